@@ -55,4 +55,6 @@ def _inside(said: dict[str, Any]) -> GroupCall | None:
     thread = integer(said.get("thread_id"))
     if not members or thread is None or any(rank is None or rank < 0 for rank in members):
         return None
-    return GroupCall(tuple(sorted(rank for rank in members if rank is not None)), str(thread))
+    return GroupCall(
+        tuple(sorted(rank for rank in members if rank is not None)), str(thread), text(said.get("name")) or None
+    )

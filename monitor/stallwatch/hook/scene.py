@@ -84,13 +84,13 @@ def _inside() -> "list[dict[str, object]]":
     tells who is waited for until then."""
     calls: list[dict[str, object]] = []
     for ident, frame in list(sys._current_frames().items()):
-        members = _members_of(frame)
-        if members is not None and len(calls) < _MOST_CALLS:
-            calls.append({"thread_id": ident, "members": members})
+        group = _group_of(frame)
+        if group is not None and len(calls) < _MOST_CALLS:
+            calls.append({"thread_id": ident, **group})
     return calls
 
 
-def _members_of(frame: "Optional[FrameType]") -> "Optional[list[int]]":
+def _group_of(frame: "Optional[FrameType]") -> "Optional[dict[str, object]]":
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -98,17 +98,21 @@ def _members_of(frame: "Optional[FrameType]") -> "Optional[list[int]]":
             if frame.f_code.co_name == _MAKES_GROUP:
                 return _made_of(frame)
             if "group" in frame.f_code.co_varnames:
-                return _members(frame)
+                members = _members(frame)
+                return None if members is None else {"members": members}
         frame = frame.f_back
     return None
 
 
-def _made_of(frame: FrameType) -> "Optional[list[int]]":
-    """The members that a group which is being made was given."""
-    ranks = frame.f_locals.get("ranks")
+def _made_of(frame: FrameType) -> "Optional[dict[str, object]]":
+    """The members that a group which is being made was given, and its name: the number of groups made so far."""
+    ranks, name = frame.f_locals.get("ranks"), frame.f_locals.get("group_name")
     if not isinstance(ranks, (list, tuple)) or len(ranks) > _MOST_MEMBERS:
         return None
-    return sorted(rank for rank in ranks if isinstance(rank, int))
+    return {
+        "members": sorted(rank for rank in ranks if isinstance(rank, int)),
+        "name": str(name) if isinstance(name, str) else None,
+    }
 
 
 def _members(frame: FrameType) -> "Optional[list[int]]":

@@ -77,6 +77,7 @@ def all_reduce(blocked, group=None):
     blocked()
 
 def _new_group_with_tag(blocked, ranks=None):
+    group_name = "2"
     _new_process_group_helper(blocked, len(ranks or ()))
 
 def _new_process_group_helper(blocked, group_size):
@@ -106,6 +107,8 @@ def _within(call: Callable[..., None], **arguments: object) -> tuple[list[dict[s
     told = _told()
     calls = [call for call in told["calls"] if call["thread_id"] == thread.ident]
     inside = [call["members"] for call in told["inside"] if call["thread_id"] == thread.ident]
+    names = [call["name"] for call in told["inside"] if call["thread_id"] == thread.ident and "name" in call]
+    assert names == (["2"] * len(inside) if call.__name__ == "_new_group_with_tag" else [])
     leave.set()
     thread.join()
     return calls, inside

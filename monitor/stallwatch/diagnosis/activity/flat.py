@@ -47,6 +47,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     logged_beside: str | None = None
     named_call: NamedCall | None = None
     call_members: tuple[int, ...] | None = None
+    call_makes: str | None = None
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     ends_by_itself: EndsByItself | None = None
     awaited_frame: Frame | None = None
@@ -112,6 +113,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         logged_beside=exceptions.logged_beside,
         named_call=call.named_call,
         call_members=call.members,
+        call_makes=call.makes,
         blocks=place.blocks,
         ends_by_itself=progress.ends_by_itself,
         awaited_frame=awaited.frame,
@@ -161,7 +163,9 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             blocks=flat.blocks,
             polls=flat.polls,
         ),
-        call=CommunicationCall(flat.in_collective, flat.collective, flat.named_call, flat.call_members),
+        call=CommunicationCall(
+            flat.in_collective, flat.collective, flat.named_call, flat.call_members, flat.call_makes
+        ),
         progress=RankProgress(flat.moving, flat.cpu_share, flat.io_known, flat.ends_by_itself),
         helpers=Helpers(
             awaited=_helper(flat.awaited_frame, flat.awaited_detail, flat.awaited_stack),

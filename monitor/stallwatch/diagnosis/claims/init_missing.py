@@ -22,6 +22,7 @@ from stallwatch.diagnosis.frames.code_origin import code_origin, function
 from stallwatch.diagnosis.job.case import Case, cleared_away, ended_at_the_start
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
+_Made = tuple[tuple[int, ...], str | None]  # members of a group, and its name where that is told
 # What every rank of the job must call, members or not, and not the start of the job itself.
 _MAKES = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group", "init_device_mesh"})
 
@@ -198,25 +199,32 @@ def group_not_made(analysis: Analysis) -> Saying:
 
 
 def groups_differ(analysis: Analysis) -> Saying:
-    """Two ranks make two groups, each with the other among its members: neither comes to the other's."""
+    """Two ranks make two groups, each with the other among its members: neither comes to the other's. gloo may connect
+    members of two groups that ranks know by one name, and groups of the same members by another name are two."""
     case = analysis.case
     given = {
-        rank: members
+        rank: (members, case.activity(rank).call.makes)
         for rank in case.observed
         if _makes(case, rank) and case.activity(rank).progress.moving is False
         if (members := case.activity(rank).call.members) is not None
     }
-    apart = {given[r] for r in given if any(o in given[r] and r in given[o] != given[r] for o in given if o != r)}
+    apart = {
+        mine
+        for rank, mine in given.items()
+        if any(_differ(mine, its) and other in mine[0] and rank in its[0] for other, its in given.items())
+    }
     if not analysis.hangs or not apart:
         return None
-    parts = {members: [rank for rank in given if given[rank] == members] for members in sorted(apart)}
+    parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(apart, key=_in_order)}
     most = max(parts.values(), key=len)
     makers = sorted(rank for ranks in parts.values() for rank in ranks)
     few = 2 * len(most) > len(makers)
     culprits = tuple(rank for rank in makers if not few or rank not in most)
     facts = tuple(
-        Fact(f"{named(ranks)} {'makes' if len(ranks) == 1 else 'make'} a group of {named(members)}", "hooks")
-        for members, ranks in parts.items()
+        Fact(
+            f"{named(ranks)} {'makes' if len(ranks) == 1 else 'make'} a group of {named(made[0])}{_name(made)}", "hooks"
+        )
+        for made, ranks in parts.items()
     )
     call = _makes(case, makers[0])
     return Claim(
@@ -231,6 +239,19 @@ def groups_differ(analysis: Analysis) -> Saying:
             f"{'; '.join(fact.fact for fact in facts)}.",
         ),
     )
+
+
+def _differ(one: _Made, other: _Made) -> bool:
+    """Whether they are two groups: of other members, or of the same by another name, where both are told."""
+    return one[0] != other[0] or (None not in (one[1], other[1]) and one[1] != other[1])
+
+
+def _in_order(made: _Made) -> tuple[tuple[int, ...], str]:
+    return made[0], made[1] or ""
+
+
+def _name(made: _Made) -> str:
+    return f", group number {made[1]} that it makes" if made[1] is not None and made[1].isdigit() else ""
 
 
 def _at(case: Case, inside: list[int]) -> str:

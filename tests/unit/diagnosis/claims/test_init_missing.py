@@ -276,14 +276,16 @@ def test_who_went_on_is_not_to_blame_for_a_group_in_which_it_is_not(
     assert (verdict.cause, verdict.culprits, verdict.confidence) == (cause, culprits, "possible")
 
 
-def _told_by_hook(rank: RankEvidence, members: tuple[int, ...], call: NamedCall | None = None) -> RankEvidence:
+def _told_by_hook(
+    rank: RankEvidence, members: tuple[int, ...], call: NamedCall | None = None, name: str | None = None
+) -> RankEvidence:
     stacks = tuple(
         msgspec.structs.replace(
             look, threads=tuple(msgspec.structs.replace(thread, ident=77) for thread in look.threads)
         )
         for look in rank.stacks
     )
-    scene = HookReport("scene-2.json", 2, None, (call,) if call else (), (GroupCall(members, "77"),))
+    scene = HookReport("scene-2.json", 2, None, (call,) if call else (), (GroupCall(members, "77", name),))
     return msgspec.structs.replace(rank, stacks=stacks, scenes=(scene,))
 
 
@@ -310,6 +312,26 @@ def test_ranks_that_make_each_other_s_groups_in_different_orders(
     assert "rendezvous" not in verdict.summary, "the job had communicated"
     if culprits:
         assert verdict.operation == "new_group" and "same order" in verdict.next_steps[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "cause", "culprits"),
+    [
+        (("1", "1", "1", "2"), "group_order", (3,)),  # gloo connected its first group to the others' first, of others
+        (("1", "1", "1", "1"), "undecided", ()),
+        (("1", "1", "1", None), "undecided", ()),  # an older hook
+    ],
+)
+def test_groups_of_the_same_members_by_two_names_are_two(
+    names: tuple[str | None, ...], cause: str, culprits: tuple[int, ...]
+) -> None:
+    found = evidence(*(_inside(rank) for rank in range(4)))
+    told = zip(found.ranks, names, strict=True)
+    ranks = tuple(_told_by_hook(rank, (0, 1, 2, 3), name=name) for rank, name in told)
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, culprits)
+    if culprits:
+        assert "rank 3 makes a group of ranks 0-3, group number 2 that it makes" in verdict.next_steps[0]
 
 
 def test_who_stands_elsewhere_is_awaited_in_the_first_call_of_a_group() -> None:
