@@ -11,6 +11,7 @@ from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, find_departures
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
+from stallwatch.diagnosis.logs.collectives import Blame, find_blame
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
 from stallwatch.diagnosis.waits.roots import Roots, absent_ranks, find_roots
 from stallwatch.model.gpu import Gpu
@@ -104,6 +105,24 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
                 return {}
             lines.setdefault((frame.file, frame.line), []).append(rank)
         return dict(sorted(lines.items(), key=lambda item: -len(item[1])))
+
+    @cached_property
+    def logged_blame(self) -> Blame | None:
+        """What explains the waits that NCCL's watchdogs printed, where no recorder or stack shows who waits."""
+        if self.graph.waits:
+            return None
+        case = self.case
+        events = case.logs.events
+        world = {*case.world, *(event.rank for event in events if event.rank is not None)}
+        with_log = [rank for rank, evidence in case.evidence.items() if evidence.log]
+        spoke = {event.rank for event in events if event.kind == "exception" and event.rank is not None}
+        return find_blame(case.logs.groups, world, with_log, spoke)
+
+    @property
+    def logged_mismatch(self) -> Blame | None:
+        """`logged_blame`, if it is that ranks called different things under one number."""
+        blame = self.logged_blame
+        return blame if blame is not None and blame.kind == "mismatch" else None
 
     @property
     def hangs(self) -> bool:

@@ -105,9 +105,15 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"ranks \[(?P<ranks>\d[\d, ]*)\] are the lagging ranks that caused this timeout",
     ),
     pattern(
-        "gloo_size_mismatch",
+        "size_mismatch",
         "op.preamble.length <= op.nbytes",
         r"op\.preamble\.length <= op\.nbytes\. (?P<numel_in>\d+) vs (?P<numel_out>\d+)",
+    ),
+    # NCCL's net_socket.cc; torch prints it as the last error of NCCL.
+    pattern(
+        "size_mismatch",
+        "message truncated",
+        r".*?message truncated ?: receiving (?P<numel_in>\d+) bytes instead of (?P<numel_out>\d+)",
     ),
     pattern(
         "gloo_timeout",

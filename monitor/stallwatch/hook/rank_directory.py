@@ -119,6 +119,13 @@ def remove_stale_files(directory: str) -> None:
     with os.scandir(directory) as entries:
         for entry in itertools.islice(entries, STALE_ENTRIES):
             if parse_own_name(entry.name) is not None:
-                status = entry.stat(follow_symlinks=False)
-                if status.st_uid == os.geteuid() and status.st_mtime < oldest and stat.S_ISREG(status.st_mode):
-                    os.unlink(entry.path)
+                _remove_if_stale(entry, oldest)
+
+
+def _remove_if_stale(entry: "os.DirEntry[str]", oldest: float) -> None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if status.st_uid == os.geteuid() and status.st_mtime < oldest and stat.S_ISREG(status.st_mode):
+            os.unlink(entry.path)
+    except FileNotFoundError:  # its owner renamed it, or another rank tidies up as well
+        pass

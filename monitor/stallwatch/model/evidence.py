@@ -205,7 +205,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     """A line (or block) of a training or launcher log that means something; fields that its kind has not are None.
 
     kinds: collective_timeout, group_status, dump_signal, watchdog_end, heartbeat_stuck, gil_clue, collective_mismatch,
-    gloo_timeout, gloo_peer_closed, gloo_size_mismatch, gloo_connect, barrier_absent, address_in_use, store_unreachable,
+    gloo_timeout, gloo_peer_closed, size_mismatch, gloo_connect, barrier_absent, address_in_use, store_unreachable,
     store_closed, init_timeout, launcher_failure, exception, nccl_completion_error, nccl_async_event, nccl_peer_closed,
     nccl_version_mismatch, nccl_init_started, nccl_init_complete, dataloader_killed, shared_memory, open_files,
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,

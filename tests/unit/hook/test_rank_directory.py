@@ -1,8 +1,10 @@
 """A directory that others share: whose it is, which one it is, and files beside the record."""
 
+import contextlib
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,27 @@ def test_only_old_files_of_ranks_are_tidied_up(tmp_path: Path) -> None:
     (tmp_path / "rank-5-6.beat").write_bytes(b"")
     remove_stale_files(str(tmp_path))
     assert {entry.name for entry in tmp_path.iterdir()} == {"notes.json", "rank-1-2.txt", "rank-5-6.beat"}
+
+
+def test_a_file_that_another_rank_removes_meanwhile_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks start together and tidy up together; temporary files are renamed at any moment."""
+    old = time.time() - rank_directory.STALE_SECONDS - 1
+    for name in ("rank-1-2.beat", "rank-3-4.beat"):
+        (tmp_path / name).write_bytes(b"")
+        os.utime(tmp_path / name, (old, old))
+    entries = list(os.scandir(tmp_path))
+    Path(entries[0].path).unlink()
+
+    @contextlib.contextmanager
+    def scanned(_: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        yield iter(entries)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    remove_stale_files(str(tmp_path))
+    monkeypatch.undo()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="plays several users")

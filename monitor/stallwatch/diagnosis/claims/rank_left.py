@@ -34,6 +34,7 @@ _TOGETHER_NS = 1_000_000_000
 _SHORTLY_BEFORE_SECONDS = 60.0
 _OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
 _SHELL_SIGNAL = 128  # a shell in between says 128 + signal
+_AT_ONCE_NS = 20_000_000  # ends are seen by pidfd, in milliseconds
 _CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 
 
@@ -58,6 +59,9 @@ def exited(analysis: Analysis) -> Saying:
     at_start = ended_at_the_start(analysis.case)
     classes |= dict.fromkeys(at_start, _CONSEQUENCE)
     first = min(classes.values())
+    mismatch = analysis.logged_mismatch
+    if first >= _ABORTED and mismatch is not None and set(mismatch.group.heard) & set(gone):
+        return Rejected("rank_exited", f"{named(gone)} ended of calls that differ, as the logs tell")
     if first == _CONSEQUENCE and at_start:
         return Rejected("rank_exited", f"{named(at_start)} ended where others were waited for at the job's start")
     if first == _CONSEQUENCE and not _is_last_cause(analysis, gone):
@@ -171,7 +175,7 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
     if activity.exceptions.tell_of_a_peer:
         return _CONSEQUENCE
     evidence = analysis.case.evidence.get(activity.rank)
-    if evidence is not None and any(event.kind == "gloo_size_mismatch" for event in evidence.log_events):
+    if evidence is not None and any(event.kind == "size_mismatch" for event in evidence.log_events):
         return _CONSEQUENCE  # gloo aborts the neighbour of the rank that brought the wrong size
     signal = _signal(end) if end is not None else None
     if signal is not None and signal not in (_SIGABRT, _SIGTERM, _SIGINT, _SIGHUP):
@@ -187,7 +191,8 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
 
 def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
     """Ranks of whose end nothing is known but that it came after that of a victim, on one node's clock: that victim
-    missed the answer of one who still lived, and what ended then was cleared away."""
+    missed the answer of one who still lived, and what ended then was cleared away. Launchers do that by SIGTERM, and
+    look at their ranks ten times a second (torchrun)."""
     times = {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
     host = {rank: analysis.case.activity(rank).host for rank in times}
     first: dict[str | None, int] = {}
@@ -199,7 +204,7 @@ def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[in
         for rank, at_ns in times.items()
         if classes[rank] in (_ENDED, _TERMINATED)
         and host[rank] in first
-        and at_ns > first[host[rank]] + _CLEARLY_LATER_NS
+        and at_ns > first[host[rank]] + (_AT_ONCE_NS if classes[rank] == _TERMINATED else _CLEARLY_LATER_NS)
     ]
 
 

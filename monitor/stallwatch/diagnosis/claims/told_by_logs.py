@@ -1,19 +1,22 @@
 """What torch, gloo, NCCL, the launcher and the kernel wrote themselves: the only witness where there are logs and
 nothing else, and of ranks that left no dump."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import detail_mismatch, start
-from stallwatch.diagnosis.logs.collectives import Blame, find_blame, operation_name, partition_text
+from stallwatch.diagnosis.logs.collectives import Blame, operation_name, partition_text
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 _SIGABRT = 6
+_TRUNCATED = re.compile(r"receiving (?P<received>\d+) bytes instead of (?P<expected>\d+)")
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
 _MOST_FACTS = 6
 _ENDS = ("launcher_failure", "process_failed")
@@ -113,15 +116,17 @@ def _of_traces(analysis: Analysis) -> Claim | None:
 
 
 def mismatch(analysis: Analysis) -> Saying:
-    """The DETAIL wrapper's fingerprints, and gloo's refusal of a message that is too long."""
-    told = analysis.case.logs.of_kind("collective_mismatch", "gloo_size_mismatch")
-    told = [one for one in told if not one.consequence or one.kind == "gloo_size_mismatch"]
+    """The DETAIL wrapper's fingerprints, and gloo's or NCCL's refusal of a message that is too long."""
+    told = analysis.case.logs.of_kind("collective_mismatch", "size_mismatch")
+    told = [one for one in told if not one.consequence or one.kind == "size_mismatch"]
     if any(one.kind == "collective_mismatch" for one in told):
         return _of_detail([one for one in told if one.kind == "collective_mismatch"])
-    if not told:
-        return None
+    if not told or analysis.logged_mismatch is not None:
+        return None  # where watchdogs tell what each rank called, `watchdog` says more
     one = min(told, key=lambda one: not _aborted(analysis, one.rank))
     event = one.event
+    received, expected = _message_sizes(event)
+    by = "NCCL" if event.exception else "gloo"
     sender = tuple(rank for rank in event.ranks if rank != one.rank)
     return Claim(
         cause="collective_mismatch",
@@ -130,12 +135,21 @@ def mismatch(analysis: Analysis) -> Saying:
         because=(
             Fact(event.text.strip()[:400], _source(one)),
             *(Fact(f"the message came from {named(sender)}", _source(one)) for _ in sender[:1]),
-            Fact("the rank that printed it is a victim: it received what it did not expect", "gloo and torch"),
+            Fact("the rank that printed it is a victim: it received what it did not expect", f"{by} and torch"),
             *_lines_of_others(analysis, one),
         ),
-        mismatch=Mismatch("size", str(event.numel_out or ""), str(event.numel_in or "")),
+        mismatch=Mismatch("size", expected, received),
+        told=f"{received} bytes in a collective where it expected {expected}, and was aborted by {by}",
         missing=("flight recorder dumps, which show who called what",),
     )
+
+
+def _message_sizes(event: LogEvent) -> tuple[str, str]:
+    """Bytes that came, and bytes that were expected, in the words of gloo's line or of NCCL's last error."""
+    if event.numel_in is not None and event.numel_out is not None:
+        return str(event.numel_in), str(event.numel_out)
+    match = _TRUNCATED.search(event.message or "")
+    return (match["received"], match["expected"]) if match else ("more", "fewer")
 
 
 def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
@@ -169,13 +183,7 @@ def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
 
 def watchdog(analysis: Analysis) -> Saying:
     """NCCL's watchdogs print in what each rank waited, and how far it had come."""
-    if analysis.graph.waits:
-        return None
-    logs = analysis.case.logs
-    world = {*analysis.case.world, *(event.rank for event in logs.events if event.rank is not None)}
-    with_log = [rank for rank, evidence in analysis.case.evidence.items() if evidence.log]
-    spoke = {event.rank for event in logs.events if event.kind == "exception" and event.rank is not None}
-    blame = find_blame(logs.groups, world, with_log, spoke)
+    blame = analysis.logged_blame
     if blame is None:
         return None
     group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"

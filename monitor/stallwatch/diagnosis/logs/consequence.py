@@ -101,6 +101,8 @@ _NCCL: Final = (
     "nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
     "ops function error: hccl",  # Ascend's; its reason stands in the lines after it
 )  # fmt: skip
+# NCCL's net_socket.cc: a peer sent more than this rank's collective of that number holds.
+_TRUNCATED: Final = "message truncated : receiving"
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = tuple(
     (re.compile(pattern), kind)
@@ -220,9 +222,11 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("init_timeout", "")
     if last == "RendezvousConnectionError":
         return Meaning("store_unreachable", "")
+    if _TRUNCATED in text:
+        return Meaning("size_mismatch", "")
     if "op.preamble.length" in text:
         of_line = event.kind == "native_exception"
-        return Meaning(event.kind if of_line else "gloo_size_mismatch", "its own line says more" if of_line else "")
+        return Meaning(event.kind if of_line else "size_mismatch", "its own line says more" if of_line else "")
     if why:
         return Meaning("exception", why)
     if any(words in text for words in _NCCL):
@@ -282,7 +286,7 @@ def _text(event: LogEvent) -> str:
 
 _TEXT_LIMIT = 300
 # Kinds that say nothing about who failed first.
-_WEAK = ("interrupted", "cancelled", "nccl_error", "init_timeout", "store_unreachable")
+_WEAK = ("interrupted", "cancelled", "nccl_error", "size_mismatch", "init_timeout", "store_unreachable")
 
 
 class Raised(NamedTuple):

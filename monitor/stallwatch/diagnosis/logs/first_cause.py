@@ -38,7 +38,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
         "node_failed",
         "evicted",
     ),
-    ("collective_mismatch", "gloo_size_mismatch", "nccl_version_mismatch", "barrier_absent"),
+    ("collective_mismatch", "size_mismatch", "nccl_version_mismatch", "barrier_absent"),
     ("exception", "not_started", "native_exception"),
     ("cancelled",),
     ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error", "node_memory"),
@@ -63,13 +63,13 @@ _OF_MEETING: Final = frozenset(
     ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
 )  # fmt: skip
 _MET: Final = frozenset(
-    ("collective_timeout", "gloo_timeout", "collective_mismatch", "gloo_size_mismatch", "barrier_absent",
+    ("collective_timeout", "gloo_timeout", "collective_mismatch", "size_mismatch", "barrier_absent",
      "desync_absent", "group_status", "watchdog_end", "heartbeat_stuck")
 )  # fmt: skip
 _TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
 _BEFORE_ABORT: Final = frozenset(
-    ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "gloo_size_mismatch", "gil_clue", "gpu_xid",
+    ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "size_mismatch", "gil_clue", "gpu_xid",
      "native_exception")
 )  # fmt: skip
 _CLEARLY_LATER_SECONDS: Final = 2.0

@@ -47,7 +47,7 @@ _WORDS: dict[str, Words] = {
         "Ranks called different collectives at the same place.",
         "make every rank call the same collectives in the same order; look for `if rank == 0:` around one of them",
     ),
-    "gloo_size_mismatch": Words(
+    "size_mismatch": Words(
         "A peer sent more or fewer bytes than this rank expected. The rank that ends first is the receiver, not the "
         "guilty one.",
         "compare shapes and dtypes before the collective: print(rank, tensor.shape, tensor.dtype)",

@@ -55,12 +55,9 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     if culprits.aside.parts:
         return _parted(verdict, culprits.aside)
     if not verdict.culprits and mismatch is not None and mismatch.kind == "size":
-        received = (
-            f"{shorten(mismatch.found, 60)} bytes in a collective where it expected {shorten(mismatch.expected, 60)}"
-        )
         return (
-            f"a rank received {received}, and was aborted by gloo: ranks entered that collective with different sizes "
-            "or data types, and the one that was aborted may be an innocent one"
+            f"a rank received {culprits.aside.told}: ranks entered that collective with different sizes or data types, "
+            "and the one that was aborted may be an innocent one"
         )
     at, now = culprits.called()
     waits = f"; {_others_wait(verdict)} in vain in theirs{_others_at(culprits)}" if verdict.waiting else ""

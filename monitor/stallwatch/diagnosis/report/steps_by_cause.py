@@ -76,8 +76,8 @@ def mismatch(who: StepContext) -> list[str]:
     if who.rank is None:
         return [
             "Print shape and data type of the tensors before each collective, on every rank: the one that aborted has "
-            "a smaller one than the rank that sent to it (in all_reduce the next higher rank, rank 0 after the last). "
-            "Whichever of the two differs from all others is wrong.",
+            "a smaller one than the rank that sent to it (in gloo's all_reduce the next higher rank, rank 0 after the "
+            "last). Whichever of the two differs from all others is wrong.",
             "Look for a batch, sequence or bucket whose length differs by rank, a cast that only some ranks take.",
             "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on "
             "the first that differs (slow, so not for production).",

@@ -58,6 +58,57 @@ def test_who_was_cleared_away_after_a_victim_had_ended_is_no_cause() -> None:
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
+def test_who_is_ended_by_sigterm_after_a_victim_is_cleared_away_however_soon() -> None:
+    """A launcher looks at its ranks ten times a second, and ends the others at once."""
+    lost = Rank(3, dumped=False, state="X", exit_code=1, log=CLOSED, ended_ns=SECOND_NS)
+    swept = Rank(1, dumped=False, state="X", exit_signal=15, ended_ns=SECOND_NS * 5 // 4)
+    unseen = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 4 // 3) for r in (0, 2)]
+    verdict = judge(evidence(lost, swept, *unseen)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    before = dataclasses.replace(swept, ended_ns=SECOND_NS * 3 // 4)
+    verdict = judge(evidence(lost, before, *unseen)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (1,))
+
+
+def _broke(rank: int, elements: int, error: str) -> tuple[str, ...]:
+    says = f"[rank{rank}]:[E1129 11:14:47.692163219 ProcessGroupNCCL.cpp"
+    return (
+        f"{says}:612] [Rank {rank}] Collective WorkNCCL(SeqNum=81, OpType=ALLREDUCE, NumelIn={elements}, "
+        f"NumelOut={elements}, Timeout(ms)=600000) raised the following async exception: NCCL error: {error}",
+        f"{says}:2303] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: "
+        "81 PG status: last enqueued work: 81, last completed work: 80",
+    )
+
+
+def test_ranks_that_end_of_a_collective_of_different_sizes_are_judged_by_what_they_called() -> None:
+    """NCCL over sockets refuses a message that is too long, and the communicators of all break."""
+    truncated = (
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/job/train.py", line 90, in step',
+        "[rank3]:     dist.all_reduce(grad)",
+        "[rank3]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3780, invalid usage (run "
+        "with NCCL_DEBUG=WARN for details), NCCL version 2.28.9",
+        "[rank3]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+        "[rank3]: Last error:",
+        "[rank3]: NET/Socket : peer 10.0.0.2<34366> message truncated : receiving 1048576 bytes instead of 65536.",
+    )
+    broke = (
+        *_broke(3, 64, "invalid usage"),
+        *(line for rank in (2, 0, 1) for line in _broke(rank, 4194304, "remote process exited or there was an error")),
+    )
+    refused = Rank(3, dumped=False, state="X", exit_code=1, log=(*truncated, *broke), ended_ns=SECOND_NS)
+    swept = [
+        Rank(r, dumped=False, state="X", exit_signal=15, log=(*truncated, *broke), ended_ns=SECOND_NS * 5 // 4)
+        for r in range(3)
+    ]
+    verdict = judge(evidence(*swept, refused)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (3,))
+    alone = dataclasses.replace(refused, log=truncated)
+    verdict = judge(evidence(*(dataclasses.replace(one, log=truncated) for one in swept), alone)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
+    assert "1048576 bytes in a collective where it expected 65536, and was aborted by NCCL" in verdict.summary
+
+
 TIMED_OUT = ("RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 25000ms for recv operation",)
 
 

@@ -47,7 +47,7 @@ def test_the_launchers_first_failure_is_the_cause() -> None:
 
 
 def test_gloos_refusal_of_a_message_accuses_nobody() -> None:
-    event = LogEvent("gloo_size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
+    event = LogEvent("size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
     verdict = judge(_job((event,), ())).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
     assert verdict.missing
@@ -55,7 +55,7 @@ def test_gloos_refusal_of_a_message_accuses_nobody() -> None:
 
 def test_the_rank_that_gloo_aborted_is_the_one_whose_log_is_cited_and_not_accused() -> None:
     """All ranks write to one file, so each of them seems to have printed what gloo said to rank 1."""
-    event = LogEvent("gloo_size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
+    event = LogEvent("size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
     told = evidence(
         Rank(0, exit_code=1, dumped=False, state="X", log=("…",)),
         Rank(1, exit_signal=6, dumped=False, state="X", log=("…",)),
