@@ -14,14 +14,21 @@ _MISSING = ("which call of each rank it is: stallwatch.attach() lets the flight 
 
 def claim(analysis: Analysis) -> Saying:
     """Who has launched less than most of a communicator, and itself waits for nobody that launched less still."""
-    case = analysis.case
-    if not (analysis.hangs and analysis.by_stacks_alone):
+    case, lines = analysis.case, analysis.by_stacks_alone
+    if not (analysis.hangs and lines):
         return None
-    behind = sorted(ranks_awaited(case.launches))
-    if not behind or 2 * len(behind) >= len(case.observed):
+    # Who stands at the line of most has come as far in the loop as they, and launches as much. Who stands at another
+    # may have less only because its host waits for the GPU there.
+    most_at = next(iter(lines.values()))
+    behind = sorted(ranks_awaited(case.launches, most_at) if 2 * len(most_at) > len(case.observed) else ())
+    if alike := bool(behind):
+        compared = most_at
+    else:
+        behind, compared = sorted(ranks_awaited(case.launches, case.observed)), list(case.observed)
+    if not behind or 2 * len(behind) >= len(compared):
         return _other(analysis)
     counts = next(each for each in case.launches if behind[0] in each)
-    most = max(sum(number for _, number in each) for each in counts.values())
+    most = max(sum(number for _, number in counts[rank]) for rank in compared if rank in counts)
     mine = min(sum(number for _, number in counts[rank]) for rank in behind if rank in counts)
     has = "has" if len(behind) == 1 else "have"
     fact = Fact(
@@ -30,10 +37,11 @@ def claim(analysis: Analysis) -> Saying:
     return Claim(
         cause="not_entered",
         culprits=tuple(behind),
-        confidence="likely",
+        confidence="likely" if alike or len(lines) == 1 else "possible",
         because=(fact, *waiting_facts(analysis), *activity_facts(analysis, behind)),
         where=common_where(analysis, behind),
         missing=_MISSING,
+        told=f"{has} launched {mine} collectives, by NCCL's own count, where others launched {most}",
         steps=(
             f"Compare the path of {named(behind)} with another's: it left a call out. Look for a branch on the rank or "
             "its data, an early `continue`, an exception that is caught.",

@@ -2,7 +2,7 @@
 not finished."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
@@ -46,10 +46,10 @@ def ranks_behind(launches: Iterable[Launches]) -> frozenset[int]:
     return frozenset(rank for counts in launches for rank in _lagging(_totals(counts)))
 
 
-def ranks_awaited(launches: Sequence[Launches]) -> frozenset[int]:
-    """Given what was launched, return those behind that wait for nobody themselves: in no communicator another member
-    has launched less than they have, nor are they in one that has counted no collective: it carries sends and receives,
-    which RAS does not count."""
+def ranks_awaited(launches: Sequence[Launches], among: Collection[int]) -> frozenset[int]:
+    """Given what was launched, return those of `among`, compared with each other, that are behind and wait for nobody
+    themselves: in no communicator another member of it has launched less than they have, nor are they in one that has
+    counted no collective: it carries sends and receives, which RAS does not count."""
     totals = [_totals(counts) for counts in launches]
     waiting = {
         rank
@@ -57,7 +57,8 @@ def ranks_awaited(launches: Sequence[Launches]) -> frozenset[int]:
         for rank, total in counts.items()
         if total > min(counts.values()) or not any(counts.values())
     }
-    return frozenset(rank for counts in totals for rank in _lagging(counts)) - waiting
+    compared = ({rank: total for rank, total in counts.items() if rank in among} for counts in totals)
+    return frozenset(rank for counts in compared for rank in _lagging(counts)) - waiting
 
 
 def launched_other(launches: Iterable[Launches]) -> Other | None:

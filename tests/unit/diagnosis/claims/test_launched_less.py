@@ -10,11 +10,16 @@ from tests.builders.job import SLEEPS, Rank, evidence
 
 _CUDA = "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py"
 WAITS = (CodeFrame("synchronize", _CUDA, 1100), CodeFrame("step", "/srv/job/train.py", 30), SLEEPS[-1])
+EARLIER = (WAITS[0], CodeFrame("step", "/srv/job/train.py", 28), SLEEPS[-1])
 Counts = dict[int, tuple[int, int]]  # of a rank: AllReduce, AllGather
 
 
-def _judged(*communicators: Counts, ranks: int = 4, looks: int = 2) -> Verdict:
-    stand = [Rank(rank, dumped=False, frames=WAITS, wchan=None, state="R", looks=looks) for rank in range(ranks)]
+def _judged(*communicators: Counts, ranks: int = 4, looks: int = 2, earlier: tuple[int, ...] = ()) -> Verdict:
+    """`earlier`: ranks whose hosts stand at an earlier line of the same step."""
+    stand = [
+        Rank(rank, dumped=False, frames=EARLIER if rank in earlier else WAITS, wchan=None, state="R", looks=looks)
+        for rank in range(ranks)
+    ]
     told = evidence(*stand)
     pids = {rank.rank: rank.processes[-1].pid or 0 for rank in told.ranks}
     ras = tuple(
@@ -40,6 +45,7 @@ def test_who_left_a_call_out_has_launched_one_less() -> None:
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (2,), "likely")
     assert verdict.waiting == "0-1,3"
     assert any("104 collectives" in fact.fact and "105" in fact.fact for fact in verdict.because)
+    assert "rank 2 has launched 104 collectives, by NCCL's own count, where others launched 105" in verdict.summary
     assert "left a call out" in verdict.next_steps[0]
 
 
@@ -57,6 +63,14 @@ def test_who_is_behind_because_it_waits_for_another_is_not_named() -> None:
     eight = dict.fromkeys(range(8), (100, 5))
     verdict = _judged({**eight, 2: (99, 5), 3: (99, 5)}, {2: (10, 0), 3: (11, 0)}, ranks=8)
     assert (verdict.cause, verdict.culprits) == ("not_entered", (2,))
+
+
+def test_who_has_less_as_its_host_stands_earlier_in_the_step_is_not_named_beside_who_left_a_call_out() -> None:
+    """Rank 2's host waits for the GPU before its next launch; rank 1 is where ranks 0 and 3 are, with one less."""
+    verdict = _judged({**ALIKE, 1: (99, 5), 2: (99, 5)}, earlier=(2,))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (1,), "likely")
+    verdict = _judged({**ALIKE, 2: (99, 5)}, earlier=(2,))
+    assert (verdict.culprits, verdict.confidence) == ((2,), "possible")
 
 
 def test_who_may_wait_for_a_message_is_not_named() -> None:
