@@ -17,6 +17,7 @@ from stallwatch.bundle.discovery import Found, readable, survey
 from stallwatch.bundle.file_kinds import KINDS, PackedGuess
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
 from stallwatch.errors import UnusableInput
+from stallwatch.formats.log_progress import is_of_a_log
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
@@ -45,11 +46,15 @@ def load(
 
 
 def tells_something(evidence: Evidence) -> bool:
-    """Whether there is a rank, or a line of a log that means something or looks like an error."""
+    """Whether there is a rank, or a line of a log that means something or looks like an error; or the end of a log that
+    breaks off, as that of a job that hangs does."""
     if evidence.ranks or any(node.kernel_events for node in evidence.nodes):
         return True
-    looks_like_errors = any(event.kind == "error_like" for event in evidence.log_events)
-    return looks_like_errors or diagnosis.read_logs((), evidence.log_events).says_something
+    shown = any(
+        event.kind == "error_like" or (event.kind == "last_line" and (event.at or is_of_a_log(event.text)))
+        for event in evidence.log_events
+    )
+    return shown or diagnosis.read_logs((), evidence.log_events).says_something
 
 
 def read(

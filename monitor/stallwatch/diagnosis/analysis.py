@@ -11,7 +11,7 @@ from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, find_departures
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
-from stallwatch.diagnosis.logs.collectives import Blame, find_blame
+from stallwatch.diagnosis.logs.blame import Blame, find_blame
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
 from stallwatch.diagnosis.waits.roots import Roots, absent_ranks, find_roots
 from stallwatch.model.gpu import Gpu

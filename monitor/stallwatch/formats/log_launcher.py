@@ -49,7 +49,10 @@ class Summary:
             self._close()
             self._line = line
             return True
-        if self._line and (match := _FIELD.match(text)):
+        match = _FIELD.match(text)
+        if match and not self._line and match[1] == "rank" and _RANK.match(match[2]):
+            self._line = line  # the log was cut within a block
+        if self._line and match:
             self._fields.setdefault(match[1], match[2].strip())
             if match[1] == "traceback" and starts(match[2]):
                 self._traceback = Traceback()

@@ -34,6 +34,7 @@ class Owners:
         self._of_task: dict[int, set[int]] = defaultdict(set)
         self._of_pid: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._agent = False
+        self._of_agents: set[str] = set()  # writers (a pod, a container) in which an agent writes beside its ranks
         self.by_local_rank = False
         self._hosts: set[str] = set()
         self._nodes = 1
@@ -54,8 +55,11 @@ class Owners:
         self.by_local_rank = self.by_local_rank or line.local_rank is not None
         if "node" in line.text or "_ranks=[" in line.text or "group_world_size" in line.text:
             self._take_nodes(line)
-        if not self._agent and (line.local_rank is not None or any(mark in line.text for mark in _AGENTS)):
+        if line.local_rank is not None:
             self._agent = True
+        elif (not self._agent or line.writer not in self._of_agents) and any(mark in line.text for mark in _AGENTS):
+            self._agent = True
+            self._of_agents.add(line.writer)
         if line.task is not None:
             self._of_task[line.task].update(() if line.rank is None else (line.rank,))
         if line.rank is not None and line.writer:
@@ -100,7 +104,8 @@ class Owners:
             return replace(event, rank=rank)
         if event.kind in ("launcher_failure", "process_failed"):
             return event
-        for ranks in (self._of_writer.get(writer), self._of_process(event)):
+        of_writer = self._of_writer.get(writer) if writer not in self._of_agents else None
+        for ranks in (of_writer, self._of_process(event)):
             if ranks is not None and len(ranks) == 1:
                 return replace(event, rank=next(iter(ranks)))
         if event.task is not None and self._task_is_rank():

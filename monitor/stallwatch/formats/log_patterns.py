@@ -104,6 +104,9 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "never joined any collectives",
         r"ranks \[(?P<ranks>\d[\d, ]*)\] are the lagging ranks that caused this timeout",
     ),
+    # Horovod's coordinator, of each operation that stalls.
+    pattern("desync_absent", "[missing ranks: ", r"\[missing ranks: (?P<ranks>\d[\d, ]*)\]"),
+    pattern("desync_absent", "waiting for remainder of ranks", r"waiting for remainder of ranks for more than \d+ s"),
     pattern(
         "size_mismatch",
         "op.preamble.length <= op.nbytes",

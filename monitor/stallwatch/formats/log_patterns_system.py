@@ -88,6 +88,13 @@ SYSTEM_PATTERNS: Final = (
     pattern("not_started", "Host key verification failed", r"Host key verification failed"),
     pattern("not_started", "Permission denied (publickey", r"Permission denied \(publickey"),
     pattern("not_started", "not enough slots available", r"There are not enough slots available"),
+    # torch.distributed.launch, to torch 1.8: the command is the last one that it started, whichever process failed.
+    pattern(
+        "process_failed",
+        "CalledProcessError: Command",
+        r"CalledProcessError: Command .*--local[_-]rank=.*"
+        r"(?:died with <Signals\.(?P<died_of>SIG\w+): \d+>|returned non-zero exit status (?P<exit>\d+))",
+    ),
     # Launchers within Python: multiprocessing (its index is the local rank), Lightning, Composer, horovodrun.
     pattern(
         "process_failed",
@@ -137,6 +144,23 @@ SYSTEM_PATTERNS: Final = (
         "native_crash",
         "Fatal Python error",
         r"Fatal Python error: (?P<message>Segmentation fault|Bus error|Illegal instruction|Floating point exception)",
+    ),
+    # UCX's handler, Open MPI's and glog's, in a process that crashes.
+    pattern(
+        "native_crash",
+        "] Caught signal ",
+        r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\s*:\d+:\d+\]\s*Caught signal (?P<message>(?:4|7|8|11) \([^)]*\))",
+    ),
+    pattern(
+        "native_crash",
+        "] Signal: ",
+        r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] Signal: (?P<message>(?:Segmentation fault|Bus error|Illegal instruction"
+        r"|Floating point exception) \(\d+\))",
+    ),
+    pattern(
+        "native_crash",
+        " received ",
+        r"\*\*\* (?P<message>SIG(?:SEGV|BUS|ILL|FPE))(?: \([^)]*\))? received (?:by PID (?P<pid>\d+)|at time=)",
     ),
     # glibc, before it aborts a process whose heap or stack was overwritten.
     *(

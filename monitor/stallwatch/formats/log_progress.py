@@ -13,6 +13,8 @@ _STEP: Final = re.compile(
     r"|\| (\d{1,12})/\d+ \[[\d:]+<[^\]]*\bloss\b"  # tqdm's bar of a loop that trains
 )
 _STEPS_AFTER: Final = 5
+_LOGGED: Final = re.compile(r"\b(?:DEBUG|INFO|WARN|WARNING|ERROR)\b|\b\d\d:\d\d:\d\d\b|\d%\|")
+_LONGEST_MARK: Final = 120
 # How the ranks' meeting fails: at the store's address, or at each other's.
 _OF_MEETING: Final = frozenset(
     ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
@@ -26,6 +28,11 @@ _FULL_BAR: Final = re.compile(r"^\s*100%\|[^|]*\| (\d{1,12})/\1 \[[\d:]+<0?0:00"
 # torch's and NCCL's words at any process' end, and a launcher's on one of many: no end of the work.
 _NOT_OF_WORK: Final = ("estroy", "exits successfully")
 _FAILED: Final = frozenset(("launcher_failure", "process_failed", "terminated", "killing", "cancelled"))
+
+
+def is_of_a_log(text: str) -> bool:
+    """Whether a line is one that programs print as they run: it tells a step, a level or the time of day."""
+    return _STEP.search(text) is not None or _LOGGED.search(text, 0, _LONGEST_MARK) is not None
 
 
 class Progress:
@@ -62,9 +69,10 @@ class Progress:
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
         other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
-        if (event.kind not in _OF_MEETING and event.kind != "exception") or _ended_by(event, events):
+        waits = event.kind in _OF_MEETING or event.kind == "desync_absent"  # nobody makes a step meanwhile
+        if (not waits and event.kind != "exception") or _ended_by(event, events):
             return False
-        after = 1 if event.kind in _OF_MEETING else _STEPS_AFTER
+        after = 1 if waits else _STEPS_AFTER
         if len(self._steps) >= after and self._steps[-after][0] > event.line:
             return True
         step = next((n for n, rank in self._steps if n > event.line and (whose is None or rank == whose)), None)

@@ -337,7 +337,5 @@ def _error_like(lines: list[str], after: int) -> list[LogEvent]:
 def _last_lines(lines: list[str]) -> list[LogEvent]:
     """The last lines that hold anything: what is left to show of a log in which nothing looks like an error."""
     held = [(number, line) for number, line in enumerate(lines[-200:], max(1, len(lines) - 199)) if line.strip()]
-    return [
-        LogEvent("last_line", read_line(line[:MAXIMUM_LINE]).text, number, secondary=True)
-        for number, line in held[-_MOST_LAST_LINES:]
-    ]
+    read = ((number, read_line(line[:MAXIMUM_LINE])) for number, line in held[-_MOST_LAST_LINES:])
+    return [LogEvent("last_line", line.text, number, secondary=True, at=line.stamp or None) for number, line in read]

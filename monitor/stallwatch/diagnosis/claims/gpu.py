@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
-from stallwatch.diagnosis.logs.collectives import find_blame
+from stallwatch.diagnosis.logs.blame import find_blame
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING

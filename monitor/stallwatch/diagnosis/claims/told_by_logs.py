@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs import detail_mismatch, start
-from stallwatch.diagnosis.logs.collectives import Blame, operation_name, partition_text
+from stallwatch.diagnosis.logs.blame import Blame, operation_name, partition_text
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
@@ -20,7 +20,7 @@ _TRUNCATED = re.compile(r"receiving (?P<received>\d+) bytes instead of (?P<expec
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
 _MOST_FACTS = 6
 _ENDS = ("launcher_failure", "process_failed")
-_GONE = (*_ENDS, "memory_killed", "node_failed", "evicted", "actor_died")
+_GONE = (*_ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash")
 _RAISED = (
     "exception", "native_exception", "out_of_memory", "memory_allocation", "shared_memory", "dataloader_killed",
     "open_files",
@@ -97,7 +97,7 @@ def _of_traces(analysis: Analysis) -> Claim | None:
     """torch's desync report: who had not joined the collective in which others waited, by all ranks' traces. Its ranks
     count within the group: they are the job's where no rank is known to have another place."""
     logs = analysis.case.logs
-    told = [one for one in logs.of_kind("desync_absent") if one.event.ranks]
+    told = [one for one in logs.of_kind("desync_absent") if one.event.ranks and not one.consequence]
     elsewhere = any(e.rank is not None and e.group_rank not in (None, e.rank) for e in logs.events)
     absent = set(told[0].event.ranks).intersection(*(one.event.ranks for one in told[1:])) if told else set()
     waiting = {rank for group in logs.groups for rank in group.waiters}

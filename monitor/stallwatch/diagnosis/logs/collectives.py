@@ -1,19 +1,18 @@
-"""What watchdogs print of each process group: who waited in which operation, how far each member had come, and who is
-to blame.
+"""What watchdogs print of each process group: who waited in which operation, and how far each member had come.
 
 "last enqueued" and the operation of one number of one group are comparable between ranks: enqueued below the number
 that others wait in proves that the rank never came, without any vote.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import CodeFrame, LogEvent
 
 DEFAULT = ("default_pg", "0", "")
+_ONE_WAIT_SECONDS = 2.0  # between the watchdogs of ranks that entered one collective
+_AFTER_WATCHDOGS = ("process_failed", "launcher_failure", "terminated", "restarting", "killing", "heartbeat_stuck")
 _JOIN_LINES = 12  # between a time-out and the line that names its group
 
 
@@ -41,6 +40,7 @@ class GroupReading:
         self.places: dict[int, set[int]] = defaultdict(set)  # rank within the group: global ranks that said so
         self.sources: dict[str, set[int]] = defaultdict(set)
         self.comparable = True
+        self.goes_on = False  # a log tells more than the waits: what the others had to say would stand in it
         self.broke = False  # by an error of a communicator: at once, and for each rank in its own time
 
     @property
@@ -96,7 +96,26 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
             _take_wait(group, rank, event, stacks)
     for group in groups.values():
         group.comparable = _is_one_group(group, groups)
+        group.goes_on = any(_goes_on(group, events, source) for source in group.sources)
     return tuple(groups[key] for key in sorted(groups))
+
+
+def _goes_on(group: GroupReading, events: Iterable[LogEvent], source: str) -> bool:
+    """Whether this log was written on for a while after the last that waited had said so: ranks that wait for one
+    another say so within moments, and a text that was cut in these lacks some."""
+    waits = [waiter.event for waiter in group.waiters.values() if waiter.event.source == source]
+    if not waits:
+        return False
+    last = max(event.line for event in waits)
+    at = max((event.at_seconds for event in waits if event.at_seconds is not None), default=None)
+    for event in events:
+        if event.source != source or event.line <= last:
+            continue
+        if event.kind in _AFTER_WATCHDOGS:
+            return True
+        if at is not None and event.at_seconds is not None and event.at_seconds > at + _ONE_WAIT_SECONDS:
+            return True
+    return False
 
 
 def _take_status(group: GroupReading, rank: int, event: LogEvent) -> None:
@@ -155,237 +174,3 @@ def _size(waiter: Waiter) -> int | None:
     if waiter.operation.strip("_") in ("ALLGATHER_BASE", "ALLGATHER", "REDUCE_SCATTER_BASE", "REDUCE_SCATTER"):
         return large // small if small and large % small == 0 and large > small else None
     return None
-
-
-# Who is to blame for the waits that watchdogs print: absent, in another operation, silent, or nobody.
-
-
-# In health some ranks of these may be done while others wait: a root need not wait for its receivers, or they for it.
-_ROOTED = ("BROADCAST", "SCATTER", "REDUCE", "GATHER")
-# Every member brings as much: another size is another call. All-to-all, gathers of lists and coalesced calls may
-# differ.
-_EVEN = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER_BASE", "REDUCE_SCATTER_BASE")
-_NOT_NUMBERED_ALIKE = ("SEND", "RECV", "COALESCED", "UNKNOWN", "")
-
-
-class Blame(NamedTuple):
-    """`kind`: "absent" enqueued less than others wait in; "silent" printed nothing though all others did; "mismatch"
-    called something else; "stuck": all members wait alike."""
-
-    kind: Literal["absent", "silent", "mismatch", "stuck", "unknown"]
-    ranks: tuple[int, ...]
-    group: GroupReading
-    waiting: tuple[int, ...]
-    seq: int
-    operation: str
-    sure: bool  # False: the members of the group are guessed, or a majority decides
-    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of a mismatch: what was called, and by whom
-    differs: Literal["op", "size", "count"] = "op"
-
-    @property
-    def called(self) -> tuple[tuple[tuple[int, ...], str, str], ...]:
-        """The parts of a mismatch with their ranks first: who, what, and no place."""
-        of_size = f"{operation_name(self.operation)} of " if self.differs == "size" else ""
-        sized = ((ranks, f"{of_size}{what}" if what.endswith(" elements") else what, "") for what, ranks in self.parts)
-        return tuple(sized)
-
-
-def find_blame(
-    groups: Sequence[GroupReading],
-    world: Iterable[int] = (),
-    with_log: Iterable[int] = (),
-    spoke: Iterable[int] = (),
-) -> Blame | None:
-    """Given what is told of each group, the ranks that are known to be in the job, those whose own logs were read and
-    those that told of an end of their own, say what explains the waits."""
-    usable = [group for group in groups if group.waiters and group.comparable]
-    absent = _follow(usable)
-    if absent is not None:
-        return absent
-    for group in usable:
-        if (found := _mismatch(group)) is not None:
-            return found
-    known = tuple(sorted({*world, *with_log}))
-    read = frozenset(with_log)
-    told = frozenset(spoke)
-    silent = [found for group in usable if (found := _silent(group, groups, known, read, told)) is not None]
-    if silent:
-        return min(silent, key=lambda found: (len(found.ranks), not found.sure, found.group.key))
-    stuck = [found for group in usable if (found := _stuck(group, known)) is not None]
-    return min(stuck, key=lambda found: (found.kind != "stuck", -len(found.waiting), found.group.key), default=None)
-
-
-def _follow(groups: Sequence[GroupReading]) -> Blame | None:
-    """Absent by number. Who is absent because it waits in another group is not to blame: that group's absent are."""
-    elsewhere: dict[int, list[GroupReading]] = {}
-    for group in groups:
-        for rank in group.waiters:
-            elsewhere.setdefault(rank, []).append(group)
-    roots: dict[tuple[str, str], tuple[GroupReading, list[int]]] = {}
-    for group in groups:
-        free = [rank for rank in group.absent() if not any(other is not group for other in elsewhere.get(rank, ()))]
-        if free and len(free) == len(group.absent()):
-            roots[group.key] = group, free
-    if not roots:
-        return None
-    group, ranks = min(roots.values(), key=lambda root: (-len(root[0].waiters), root[0].key))
-    waited = group.waited
-    assert waited is not None
-    operation = next((w.operation for w in group.waiters.values() if w.seq == waited and w.operation), "")
-    waiting = sorted({rank for one in groups for rank in one.waiters} - set(ranks))
-    return Blame("absent", tuple(ranks), group, tuple(waiting), waited, operation, sure=True)
-
-
-def _mismatch(group: GroupReading) -> Blame | None:
-    waiters = [waiter for waiter in group.waiters.values() if waiter.operation not in _NOT_NUMBERED_ALIKE]
-    by_seq: dict[int, list[Waiter]] = {}
-    for waiter in waiters:
-        by_seq.setdefault(waiter.seq, []).append(waiter)
-    for seq in sorted(by_seq):
-        of_seq = by_seq[seq]
-        operations = {waiter.operation for waiter in of_seq}
-        if len(operations) > 1:
-            return _partition(group, of_seq, seq, {w.rank: _name(w) for w in of_seq}, "op", same_number=True)
-        even = of_seq[0].operation.strip("_") in _EVEN
-        sizes = {(w.numel_in, w.numel_out) for w in of_seq if w.numel_in is not None}
-        if even and len(sizes) > 1:
-            said = {w.rank: f"{w.numel_in} elements" for w in of_seq if w.numel_in is not None}
-            return _partition(group, waiters, seq, said, "size", same_number=True)
-    if len(by_seq) < 2:
-        return None
-    # A call that all must enter has ended for those that wait further on, and not for these: theirs is another one.
-    lowest = min(by_seq)
-    if by_seq[lowest][0].operation.strip("_") in _ROOTED:
-        return None
-    said = {w.rank: f"{_name(w)} number {w.seq}" for w in waiters}
-    return _partition(group, waiters, lowest, said, "count", same_number=False)
-
-
-def _partition(
-    group: GroupReading,
-    waiters: Sequence[Waiter],
-    seq: int,
-    said: Mapping[int, str],
-    differs: Literal["op", "size", "count"],
-    *,
-    same_number: bool,
-) -> Blame:
-    said = {**{w.rank: f"{_name(w)} number {w.seq}" for w in waiters}, **said}
-    of_call: dict[str, list[int]] = {}
-    for rank, what in sorted(said.items()):
-        of_call.setdefault(what, []).append(rank)
-    parts = tuple(
-        (what, tuple(ranks)) for what, ranks in sorted(of_call.items(), key=lambda item: (-len(item[1]), item[1]))
-    )
-    others = len(said) - len(parts[0][1])
-    # A majority is a hint; none names anybody. Where nothing names the group, the few may stand in another one, and
-    # under another number they do as likely as not: each group counts by itself.
-    share = 3 if group.key != ("", "") else 6
-    few = len(said) > 2 and share * others <= len(said) and (same_number or group.key != ("", ""))
-    culprits = tuple(sorted(rank for _, ranks in parts[1:] for rank in ranks)) if few else ()
-    operation = next(w.operation for w in waiters if w.rank in parts[0][1])
-    waiting = tuple(sorted(rank for rank in said if rank not in culprits))
-    return Blame("mismatch", culprits, group, waiting, seq, operation, same_number, parts, differs)
-
-
-def _silent(
-    group: GroupReading,
-    groups: Sequence[GroupReading],
-    world: Sequence[int],
-    with_log: frozenset[int],
-    spoke: frozenset[int],
-) -> Blame | None:
-    """Members that printed nothing, where all others wait in one operation. A rank whose log was not given is no silent
-    one: it must have one of its own, or the log of those that wait must be one that it writes to. Nor where nothing
-    names the group: torch up to 2.1, which does not, aborts at once, and others are cleared away before they speak;
-    as they are where a communicator broke."""
-    waited = group.waited if group.key != ("", "") and not group.broke else None
-    at = [w for w in group.waiters.values() if w.seq == waited]
-    behind_root = [w for w in group.waiters.values() if w.seq != waited]
-    if waited is None or (behind_root and not all(w.operation.strip("_") in _ROOTED for w in at)):
-        return None
-    members, sure = _members(group, world)
-    heard = {rank for other in groups for rank in other.heard}
-    silent = sorted(set(members) - heard)
-    if not silent or len(silent) >= len(group.waiters) or spoke.intersection(silent):
-        return None
-    if not with_log.issuperset(silent) and not _shares_a_log(silent, groups):
-        return None
-    operation = at[0].operation
-    return Blame("silent", tuple(silent), group, tuple(sorted(group.waiters)), waited, operation, sure)
-
-
-def _members(group: GroupReading, world: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-    """The members as far as the text tells them, and whether their number is known."""
-    size = group.size
-    places = {next(iter(ranks)): place for place, ranks in group.places.items() if len(ranks) == 1}
-    if group.is_default:
-        if size:
-            return tuple(range(size)), True
-        top = max((*group.heard, *(group.places or ())), default=-1)
-        return tuple(sorted({*range(top + 1), *world})), bool(world)
-    # Members of a group are mostly evenly spaced: where those that are heard lie so, the gaps between them are members.
-    heard = sorted(group.heard)
-    steps = {
-        (after - before) / (places[after] - places[before])
-        for before, after in pairwise(heard)
-        if before in places and after in places and places[after] != places[before]
-    }
-    if len(steps) != 1 or not places or (step := steps.pop()) < 1 or step != int(step):
-        return tuple(heard), False
-    first = heard[0] - places[heard[0]] * int(step)
-    last = size if size else places[heard[-1]] + 1
-    return tuple(first + int(step) * place for place in range(last)), bool(size)
-
-
-def _shares_a_log(ranks: Sequence[int], groups: Sequence[GroupReading]) -> bool:
-    sources: dict[str, set[int]] = {}
-    for group in groups:
-        for source, writers in group.sources.items():
-            sources.setdefault(source, set()).update(writers)
-    shared = [writers for writers in sources.values() if len(writers) > 1]
-    if len(sources) == 1:
-        return bool(shared)
-    return all(any(min(writers) < rank < max(writers) for writers in shared) for rank in ranks)
-
-
-def _stuck(group: GroupReading, world: Sequence[int]) -> Blame | None:
-    waited = group.waited
-    if waited is None:
-        return None
-    alike = {(w.seq, w.operation) for w in group.waiters.values()}
-    operation = next((w.operation for w in group.waiters.values() if w.operation), "")
-    members, sure = _members(group, world)
-    whole = sure and group.size is not None and set(members) == set(group.waiters) and len(alike) == 1
-    waiting = tuple(sorted(group.waiters))
-    return Blame("stuck" if whole else "unknown", (), group, waiting, waited, operation, whole)
-
-
-def _name(waiter: Waiter) -> str:
-    return operation_name(waiter.operation)
-
-
-def operation_name(name: str) -> str:
-    """ "all_gather_into_tensor" for the "_ALLGATHER_BASE" of the back end."""
-    return _NAMES.get(name.strip("_"), name.strip("_").lower())
-
-
-_NAMES = {
-    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLGATHER_BASE": "all_gather_into_tensor",
-    "REDUCE_SCATTER": "reduce_scatter", "REDUCE_SCATTER_BASE": "reduce_scatter_tensor", "ALLTOALL": "all_to_all",
-    "ALLTOALL_BASE": "all_to_all_single", "ALLREDUCE_COALESCED": "all_reduce_coalesced",
-    "ALLGATHER_COALESCED": "all_gather_coalesced",
-}  # fmt: skip
-
-
-def partition_text(blame: Blame) -> str:
-    """ "ranks 0-2 called all_reduce number 7559, rank 3 broadcast number 7561"."""
-    return ", ".join(
-        f"{named_ranks(ranks)} {'' if place else 'called '}{what}"
-        for place, (ranks, what, _) in enumerate(blame.called)
-    )
-
-
-def named_ranks(ranks: Sequence[int]) -> str:
-    """Ranks as a sentence names them. At least one rank, ascending."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)}"

@@ -99,7 +99,8 @@ _GPU_UNREACHABLE: Final = (
 _REPORT_OF_MEMORY: Final = re.compile(r"nvml_success.*cachingallocator")
 _NCCL: Final = (
     "nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
-    "ops function error: hccl",  # Ascend's; its reason stands in the lines after it
+    # Ascend's; their reason stands in the lines after them
+    "ops function error: hccl", "npusynchronizedevice", "acl stream synchronize failed",
 )  # fmt: skip
 # NCCL's net_socket.cc: a peer sent more than this rank's collective of that number holds.
 _TRUNCATED: Final = "message truncated : receiving"
@@ -220,7 +221,7 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("cancelled", "")
     if last == "RendezvousTimeoutError":
         return Meaning("init_timeout", "")
-    if last == "RendezvousConnectionError":
+    if last == "RendezvousConnectionError" or "connect() timed out. original timeout was" in text:
         return Meaning("store_unreachable", "")
     if _TRUNCATED in text:
         return Meaning("size_mismatch", "")

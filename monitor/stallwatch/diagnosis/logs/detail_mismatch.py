@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from stallwatch.diagnosis.logs.collectives import named_ranks, operation_name
+from stallwatch.diagnosis.logs.blame import named_ranks, operation_name
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.model.evidence import SideOfMismatch

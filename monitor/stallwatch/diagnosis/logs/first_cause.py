@@ -18,6 +18,7 @@ from stallwatch.diagnosis.logs.consequence import (
     passes_on,
     was_tried_again,
 )
+from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import LogEvent
 
 # What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
@@ -73,6 +74,7 @@ _BEFORE_ABORT: Final = frozenset(
      "native_exception")
 )  # fmt: skip
 _CLEARLY_LATER_SECONDS: Final = 2.0
+_AGENTS_APART_SECONDS: Final = 10.0  # they look at their processes every 5 s at most
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
 _CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 
@@ -292,12 +294,13 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
 def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """Where lines carry a time: what came clearly after a time-out, or another rank's failure, follows from it."""
     own = [one for one in told if not one.consequence and one.event.at_seconds is not None]
+    late_roots = _late_roots(told)
     first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
     failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in _ENDS]
     first_failure = _earliest(failures)
     out = []
     for one in told:
-        why = ""
+        why = "it came after another failure" if one in late_roots else ""
         if not one.consequence and one.event.at_seconds is not None:
             late = one.kind in _OF_A_RANK or one.kind in _ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
             if late and first_timeout is not None and _is_later(one.event, first_timeout.event):
@@ -312,6 +315,18 @@ def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
             why = "it came after ranks had waited in vain"
         out.append(one._replace(consequence=why) if why else one)
     return out
+
+
+def _late_roots(told: Iterable[LoggedFailure]) -> list[LoggedFailure]:
+    """Agents of several nodes name a first failure each: those that are clearly later than the first of them."""
+    roots = [
+        (when.seconds, one)
+        for one in told
+        if one.kind == "launcher_failure" and one.event.first and not one.consequence
+        and (when := moment(one.event.at or ""))
+    ]  # fmt: skip
+    first = min((seconds for seconds, _ in roots), default=0.0)
+    return [one for seconds, one in roots if seconds > first + _AGENTS_APART_SECONDS]
 
 
 def _earliest(told: Iterable[LoggedFailure]) -> LoggedFailure | None:

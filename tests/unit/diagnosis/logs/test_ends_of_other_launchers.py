@@ -1,0 +1,99 @@
+"""Ends as launchers and libraries beside torchrun print them, texts that lost a part, and logs that only stop."""
+
+from pathlib import Path
+
+import pytest
+
+from stallwatch.bundle.reader import load
+from stallwatch.diagnosis import judge
+from stallwatch.errors import UnusableInput
+from tests.builders.texts import AGENT, PEER_LOST, SUMMARY, marked, ranked, told
+
+CRASHED = ("rank_exited", ())
+LAUNCH = (
+    "Traceback (most recent call last):\n"
+    '  File "/env/lib/python3.7/site-packages/torch/distributed/launch.py", line 259, in main\n'
+    "    cmd=cmd)\n"
+    "subprocess.CalledProcessError: Command '['/env/bin/python', '-u', 'train.py', '--local_rank=3', '--lr', '0.1']' "
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[a1b2c3d4:4711 :0:4801] Caught signal 11 (Segmentation fault: address not mapped to object)\n",
+        "[node7:22331] *** Process received signal ***\n[node7:22331] Signal: Bus error (7)\n",
+        "*** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f3e) from PID 8; stack trace: ***\n",
+        "*** SIGBUS received at time=1763626531 on cpu 12 ***\n",
+    ],
+)
+def test_a_handler_of_signals_tells_that_its_process_crashed(line: str) -> None:
+    assert told("step 7 | loss 2.1\n" + line) == CRASHED
+
+
+def test_a_signal_that_somebody_sent_is_no_crash() -> None:
+    assert told("step 7 | loss 2.1\n*** SIGTERM received at time=1763626531 on cpu 12 ***\n")[0] != "rank_exited"
+
+
+def test_the_old_launcher_prints_the_command_of_the_last_rank_whichever_failed() -> None:
+    assert told(LAUNCH + "died with <Signals.SIGSEGV: 11>.\n") == CRASHED
+    assert told(LAUNCH + "returned non-zero exit status 1.\n") == CRASHED
+
+
+def test_a_block_of_a_summary_that_lost_its_head_tells_its_rank() -> None:
+    whole = SUMMARY.format(rank=5, code=-11, pid=4711, traceback="Signal 11 (SIGSEGV) received by PID 4711")
+    assert told(whole[whole.index("  rank ") :]) == ("rank_exited", (5,))
+
+
+def test_of_two_agents_first_failures_the_one_that_is_clearly_later_follows() -> None:
+    first = SUMMARY.format(rank=4, code=1, pid=81, traceback="To enable traceback see: https://pytorch.org/docs")
+    second = SUMMARY.format(rank=0, code=1, pid=95, traceback="To enable traceback see: https://pytorch.org/docs")
+    assert told(first, second.replace("21:20:00", "21:20:51")) == ("rank_exited", (4,))
+    assert told(first, second.replace("21:20:00", "21:20:04")) == ("rank_exited", (0, 4))
+
+
+STALLED = "Stalled ops:allreduce.{} [missing ranks: {}]\n"
+
+
+def test_horovod_names_who_is_missing() -> None:
+    assert told(STALLED.format("a", 2) + STALLED.format("b", "2, 5")) == ("not_entered", (2,))
+    assert told(STALLED.format("a", 2) + STALLED.format("b", 0)) == ("undecided", ())
+    assert told(STALLED.format("a", 2) + "step 8 | loss 2\nTraining completed.\n")[1] == ()
+
+
+def test_a_store_that_nobody_answers_is_no_failure_of_the_one_that_asks() -> None:
+    cause, culprits = told(ranked("Traceback (most recent call last):\n  File \"/job/t.py\", line 3, in main\n"
+                                  "    store = TCPStore(\nRuntimeError: connect() timed out. Original timeout was "
+                                  "60000 ms.\n", 1))  # fmt: skip
+    assert (cause, culprits) == ("undecided", ())
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "step 118 | loss 2.31\nstep 119 | loss 2.30\n",
+        marked("waiting for the others\n" * 3, "2026-11-20 08:15:31,120 "),
+        "(Engine pid=77) INFO 10-22 09:43:49 [queue.py:466] no block for 60 seconds\n",
+        " 12%|#2   | 1200/9000 [10:00<50:00,  2.0it/s]\n",
+    ],
+)
+def test_a_log_that_only_stops_is_undecided(log: str, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(log)
+    found = judge(load([tmp_path])).verdicts[0]
+    assert (found.cause, found.culprits) == ("undecided", ())
+
+
+def test_a_text_that_is_no_log_is_none(tmp_path: Path) -> None:
+    (tmp_path / "README.txt").write_text("How to train: see the other page.\n")
+    with pytest.raises(UnusableInput):
+        load([tmp_path])
+
+
+def test_what_a_pod_prints_is_of_no_one_rank_where_an_agent_writes_there() -> None:
+    crash = (
+        'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f1 (most recent call first):\n  File "/a.py", line '
+        "7 in collate\n"
+    )
+    log = crash + ranked(PEER_LOST, 1) + AGENT["2.4"].format(code=-11, rank=0, pid=5000)
+    log += SUMMARY.format(rank=0, code=-11, pid=5000, traceback="Signal 11 (SIGSEGV) received by PID 5000")
+    assert told(marked(log, "[pod/train-0/main] ")) == ("rank_exited", (0,))
