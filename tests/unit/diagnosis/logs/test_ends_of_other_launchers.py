@@ -90,10 +90,8 @@ def test_a_text_that_is_no_log_is_none(tmp_path: Path) -> None:
 
 
 def test_what_a_pod_prints_is_of_no_one_rank_where_an_agent_writes_there() -> None:
-    crash = (
-        'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f1 (most recent call first):\n  File "/a.py", line '
-        "7 in collate\n"
-    )
+    crash = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f1 (most recent call first):\n"
+    crash += '  File "/a.py", line 7 in collate\n'
     log = crash + ranked(PEER_LOST, 1) + AGENT["2.4"].format(code=-11, rank=0, pid=5000)
     log += SUMMARY.format(rank=0, code=-11, pid=5000, traceback="Signal 11 (SIGSEGV) received by PID 5000")
     assert told(marked(log, "[pod/train-0/main] ")) == ("rank_exited", (0,))
