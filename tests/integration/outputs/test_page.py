@@ -117,6 +117,23 @@ def test_who_and_what_to_do_come_before_the_reasons_and_the_time_left_is_counted
         assert places == sorted(places)
 
 
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_a_long_line_of_code_scrolls_by_itself_and_widens_nothing(size: tuple[int, int], browser: Any) -> None:
+    frame = Frame(
+        "/srv/" + "deep/" * 30 + "train.py", 41, "take_lock", "self.gate = " + "acquire_and_hold_" * 12 + "()"
+    )
+    long = incident(
+        report=diagnosis(verdict(culprit_processes=(CulpritProcess(2, "node0", 4711, None, "lock", frame),)))
+    )
+    with (
+        served(node_report(long), FakeControl(incidents=(long,))) as node,
+        opened(browser, address(node), size) as shown,
+    ):
+        shown.page.wait_for_selector(".culprit pre")
+        wide = shown.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= size[0], f"the page is {wide} pixels wide"
+
+
 def test_several_incidents_are_listed_first_the_most_urgent_at_the_top(browser: Any) -> None:
     slow = incident(incident_id="b-1", severity="warning", report=diagnosis(verdict(cause="slow_rank", culprits=(0,))))
     hang = incident(muted=True)

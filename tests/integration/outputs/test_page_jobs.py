@@ -76,7 +76,11 @@ def test_of_two_jobs_of_one_name_only_the_one_that_hangs_has_the_culprit(browser
 def test_a_job_whose_ranks_are_all_gone_says_so(browser: Any) -> None:
     ranks = tuple(view(rank, state="gone") for rank in range(4))
     with served(node_report(ranks=ranks)) as node, opened(browser, address(node)) as shown:
-        shown.page.wait_for_selector("#ranks h2 >> text=llama-7b: 4 of 4 ranks, all gone")
+        page = shown.page
+        page.wait_for_selector("#ranks h2 >> text=llama-7b: 4 of 4 ranks, all gone")
+        assert not page.is_visible("#ranks table"), "nothing is to be read of a job that is over"
+        page.click("#ranks button >> text=Show all 4 ranks")
+        page.wait_for_selector("#ranks td >> text=gone")
 
 
 def test_what_a_busy_node_did_not_answer_is_asked_for_again(stalled: Served, browser: Any) -> None:

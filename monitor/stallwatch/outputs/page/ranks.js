@@ -53,14 +53,17 @@ function showRanks(ranks, culprits) {
     table.box.classList.toggle("no-phase", !members.some(rank => rank.phase));
     table.box.classList.toggle("no-gpu", !members.some(rank => rank.gpu_uuid));
     const name = members[0].training_job, lives = names.filter(other => other === name).length;
-    const gone = members.every(rank => rank.state === "gone") ? ", all gone" : "";  // as `status` says it
+    const isGone = members.every(rank => rank.state === "gone"), gone = isGone ? ", all gone" : "";  // as `status` says it
     const which = lives > 1 ? ` (one of ${lives} of this name: ${join([members[0].owner, members[0].epoch])})` : "";
     setText(table.heading, `${name}: ${members.length} of ${members[0].world_size} ranks${missing > 0 ? " are on this node" : ""}${gone}${which}`);
     table.table.setAttribute("aria-label", `Ranks of ${name}${which}`);
     table.scroll.setAttribute("aria-label", `Table of the ranks of ${name}${which}`);  // two of one name are told apart
-    const many = members.length > MANY;
-    for (const part of [table.said, table.map, table.all]) part.hidden = !many;
+    const isFolded = isGone && !stands(members), many = members.length > MANY && !isFolded;
+    for (const part of [table.said, table.map]) part.hidden = !many;
+    table.all.hidden = !many && !isFolded;
+    table.scroll.hidden = isFolded && !table.whole;
     if (many) drawMap(table, members, blamed);
+    setText(table.all, table.whole ? many ? "Show only those that differ" : "Hide them" : `Show all ${members.length} ranks`);
     drawRows(table, many && !table.whole ? outliers(members, blamed) : members, blamed);
     const section = byId("ranks");
     if (section.children[place] !== table.box) section.insertBefore(table.box, section.children[place] || null);
@@ -80,7 +83,6 @@ function drawMap(table, members, blamed) {
   const words = counts(members).map(([state, count]) => `${count} ${state}`).join(", ");
   setText(table.said, words);
   table.map.setAttribute("aria-label", `Map of ranks: ${words}`);
-  setText(table.all, table.whole ? "Show only those that differ" : `Show all ${members.length} ranks`);
   while (table.cells.length < members.length) { const cell = element("span"); table.cells.push(cell); table.map.append(cell); }
   while (table.cells.length > members.length) table.cells.pop().remove();
   members.forEach((rank, i) => {
