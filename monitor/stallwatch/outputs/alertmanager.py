@@ -24,6 +24,9 @@ _ATTEMPT_SECONDS = 10.0
 _RENEW_SECONDS = 60.0
 _RETRY_SECONDS = 5.0
 _LASTS_SECONDS = 300.0  # without a renewal: a daemon that is gone leaves no alert behind for ever
+# Alertmanager tells nobody of an alert that is over before its group_wait is (seen with 0.25: one of 2 s that was over a
+# second later), and a death and the end of its job are seconds apart. What ended, and is not well again, stands so long.
+_ENDED_SECONDS = 300.0
 _MOST_CULPRITS = 4
 
 
@@ -69,6 +72,8 @@ class AlertmanagerOutput:
         for incident_id, incident in known.items():
             if _is_told(incident, self._minimum) or incident_id in self._standing:
                 self._standing[incident_id] = incident
+            if incident.told_elsewhere and _ends_ns(incident, self._minimum, wall_ns) <= wall_ns:
+                self._standing.pop(incident_id, None)  # another renews it, whom an end of ours would silence
         alerts = tuple(self._alert(incident, wall_ns) for incident in self._standing.values())
         what = encoded([(one.labels, one.annotations) for one in alerts])
         if alerts and (what != self._shown or now_ns >= self._due_ns):
@@ -78,14 +83,13 @@ class AlertmanagerOutput:
         self._standing = {one: incident for one, incident in self._standing.items() if one in known}
 
     def _alert(self, incident: Incident, wall_ns: int) -> Alert:
-        stands = _is_told(incident, self._minimum)
-        over_ns = incident.resolved_wall_ns if incident.resolved_wall_ns is not None else wall_ns
+        ends_ns = _ends_ns(incident, self._minimum, wall_ns)
         link = f"{self._external_url}/#{incident.incident_id}" if self._external_url else ""
         return Alert(
             {key: text for key, text in self._labels(incident) if text},
-            {key: text for key, text in _annotations(incident, link) if text},
+            {key: text for key, text in _annotations(incident, link, is_over=ends_ns <= wall_ns) if text},
             iso(incident.opened_wall_ns),
-            iso(wall_ns + int(_LASTS_SECONDS * 1e9) if stands else over_ns),
+            iso(ends_ns),
             link,
         )
 
@@ -158,17 +162,26 @@ def _is_told(incident: Incident, minimum: Severity) -> bool:
     return is_told(incident.severity, minimum) and not (incident.is_over or incident.muted or incident.told_elsewhere)
 
 
-def _annotations(incident: Incident, link: str) -> Iterator[tuple[str, str]]:
+def _ends_ns(incident: Incident, minimum: Severity, wall_ns: int) -> int:
+    """Until when its alert stands, if it is not renewed; a moment that is past: it is over."""
+    over_ns = incident.resolved_wall_ns if incident.resolved_wall_ns is not None else wall_ns
+    if incident.state == "ended" and not incident.muted:
+        return over_ns + int(_ENDED_SECONDS * 1e9)
+    return wall_ns + int(_LASTS_SECONDS * 1e9) if _is_told(incident, minimum) else over_ns
+
+
+def _annotations(incident: Incident, link: str, *, is_over: bool) -> Iterator[tuple[str, str]]:
     """What people read, each by its own name, for templates of one's own."""
     verdict = incident.verdict
+    is_over = is_over and incident.is_over
     yield "summary", headline(incident, "told")
-    yield "description", incident.resolution if incident.is_over else sentence(incident)
+    yield "description", incident.resolution if is_over else sentence(incident)
     yield "severity", incident.severity
     yield "state", "muted" if incident.muted else incident.state
     yield "node", incident.node
     yield "runbook", f"stallwatch incidents {incident.incident_id}"
     yield "runbook_url", link
-    if verdict is None or incident.is_over:
+    if verdict is None or is_over:
         return
     yield "cause", verdict.cause
     yield "confidence", verdict.confidence

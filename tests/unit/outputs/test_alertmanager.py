@@ -74,12 +74,39 @@ def test_it_is_renewed_while_it_stands_and_ends_once_when_it_ends(voice: Voice) 
     voice.clock.advance(60)
     (again,) = voice.said(incident())
     assert again["endsAt"] > first["endsAt"] > first["startsAt"]
-    over = incident(state="ended", resolution="the job died", resolved_wall_ns=voice.clock.wall_ns())
+    over = incident(state="resolved", resolution="it moves again", resolved_wall_ns=voice.clock.wall_ns())
     (last,) = voice.said(over)
     assert last["labels"] == first["labels"]
-    assert last["annotations"]["description"] == "the job died"
-    assert (last["annotations"]["state"], last["endsAt"]) == ("ended", iso(voice.clock.wall_ns()))
+    assert last["annotations"]["description"] == "it moves again"
+    assert (last["annotations"]["state"], last["endsAt"]) == ("resolved", iso(voice.clock.wall_ns()))
     assert voice.says_nothing()
+
+
+def test_what_died_with_its_job_a_moment_after_it_was_told_stands_until_people_have_heard_of_it(voice: Voice) -> None:
+    (first,) = voice.said(incident())
+    voice.clock.advance(1)
+    over_ns = voice.clock.wall_ns()
+    over = incident(state="ended", resolution="the job ended", resolved_wall_ns=over_ns)
+    (stands,) = voice.said(over)
+    assert stands["annotations"] == {**first["annotations"], "state": "ended"}
+    assert stands["endsAt"] == iso(over_ns + 300 * 10**9)
+    voice.clock.advance(300)
+    (last,) = voice.said(over)
+    assert last["annotations"]["description"] == "the job ended"
+    assert (last["annotations"]["state"], last["endsAt"]) == ("ended", stands["endsAt"])
+
+
+def test_a_node_that_has_handed_over_who_tells_ends_nothing_that_another_renews(voice: Voice) -> None:
+    voice.said(incident(together=Together(speaks=True)))
+    other = Together(why="node2 tells")
+    voice.clock.advance(60)
+    assert voice.says_nothing(incident(together=other))
+    voice.said(incident(together=Together(speaks=True)))
+    gone = {"state": "ended", "resolved_wall_ns": voice.clock.wall_ns(), "together": other}
+    (stands,) = voice.said(incident(**gone))
+    assert stands["endsAt"] == iso(voice.clock.wall_ns() + 300 * 10**9)
+    voice.clock.advance(300)
+    assert voice.says_nothing(incident(**gone))
 
 
 @pytest.mark.parametrize(
