@@ -28,7 +28,7 @@ from tests.chaos.fleet_story import Story, host, random_story
 
 SECRET = b"sixteen bytes or more"
 _TICK, _LATER_TICK, _LATER = 1.0, 2.0, 70.0
-_AFTER = 40.0  # it goes on after the end
+_AFTER = 70.0  # it goes on after the end: who has no ranks any more lets others tell of it first
 _TIME_OUT = 3.0  # of a request that nobody answers
 _JUDGING = 0.5
 _EACH = 100  # incidents between two lines of progress
@@ -56,7 +56,8 @@ class FleetRun:
         self.daemons = [Daemon(number, self) for number in range(story.nodes)]
         self.sent: list[Sent] = []
         self.noted_at: float | None = None  # the place knows that people were told
-        self.heard_at: dict[int, list[float]] = {number: [] for number in range(story.nodes)}
+        self.heard_at: dict[int, list[float]] = {number: [] for number in range(story.nodes)}  # a node, by the place
+        self.answers: dict[int, list[tuple[float, float]]] = {number: [] for number in range(story.nodes)}
         self.died: set[int] = set()
         self._kept: dict[int, Kept] = {}
         self._again: list[tuple[float, int, int, PlaceRequest]] = []
@@ -120,7 +121,9 @@ class FleetRun:
             self._again_later(node, request)
         if self.rng.random() < self.story.lost:
             return self.now + _TIME_OUT, Seen(problem="redis://place: connection reset by peer")
-        return self.now + self.rng.expovariate(1 / self.story.latency), seen
+        arrives = self.now + self.rng.expovariate(1 / self.story.latency)
+        self.answers[node].append((self.now, arrives))
+        return arrives, seen
 
     def _again_later(self, node: int, request: PlaceRequest) -> None:
         heapq.heappush(self._again, (self.now + self.rng.uniform(0, 5), len(self._again), node, request))
@@ -187,7 +190,7 @@ def why_again(run: FleetRun, first: Sent, again: Sent) -> str:
     """Given a first message and one more of the same step, return why it could not be helped; "" where it could."""
     if again.node == first.node or not first.noted:
         return "its sender died between the send and the note" if not first.noted else ""
-    heard = [at for at in run.heard_at[again.node] if run.noted_at is not None and run.noted_at <= at]
+    heard = [came for at, came in run.answers[again.node] if run.noted_at is not None and run.noted_at <= at]
     if heard and min(heard) < again.queued_at - _TICK - 8 * run.story.latency:
         return ""  # it had been said to this node, which told all the same
     if run.story.disturbed(again.node, 0.0, again.at) or run.story.disturbed(first.node, 0.0, again.at):

@@ -13,7 +13,7 @@ from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
 from stallwatch.fleet.verdict import JobVerdict
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.model.incident import Delivered, Step, Told
+from stallwatch.model.incident import NO_RANKS, Delivered, Step, Told
 from stallwatch.model.verdict import Report
 
 SECOND_NS: Final = 1_000_000_000
@@ -36,6 +36,8 @@ _STEP_SECONDS: Final = 0.5  # between candidates
 _MOST_STEPS: Final = 10
 _LAST: Final[tuple[Step, ...]] = ("resolved", "ended")
 _LINGER_SECONDS: Final = 60.0  # after the end, until the last word is said
+# Where all ranks of a node are gone, those of others may stand: they have this long to take over who tells of the end.
+_HAND_OVER_SECONDS: Final = 25.0
 
 NOT_AGREED: Final = "the job's nodes have not agreed yet which of them tells"
 
@@ -56,6 +58,7 @@ class Local(msgspec.Struct, frozen=True):
     past: int = 0  # ordinal of the job's last incident that is over, as far as this node has taken part
     suspects: bool = False  # its own verdict names ranks that run here, however sure it is
     conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
+    ended: bool = False  # over because all ranks here are gone: those of other nodes may stand, or be about to
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -117,10 +120,16 @@ class Member:
             return None
         if local.over and self._over_ns is None:
             self._over_ns = now_ns
-        self._asked_ns = now_ns
         told = self._news(local)
-        last_said = self._said_last(local)
         ends = self._over_ns is not None and self._ordinal > 0 and self._may_leave(now_ns, local)
+        if ends and local.ended and told is None:
+            # What it said stays, and so does the incident: who finds later that this life of the job stands, on a node
+            # that still has ranks of it, joins there.
+            self.left = True
+            return None
+        if self._hands_over(now_ns, local):
+            self._generation, self._verdict, self._published = 0, None, b""
+        self._asked_ns = now_ns
         return Wish(
             job=local.job,
             node=self._node,
@@ -133,7 +142,7 @@ class Member:
             report=self._published,
             known_report=self._known_report,
             whole=self._generation > 0,
-            closes=last_said and self._generation > 0 and not self._closed,
+            closes=self._said_last(local) and self._generation > 0 and not self._closed and not local.ended,
             leaves=ends and told is None,
         )
 
@@ -222,6 +231,8 @@ class Member:
         return Position(self._ordinal, speaks, why, report, nodes, self._told, away, silent, expected)
 
     def _voice(self, now_ns: int, local: Local, *, away: bool) -> tuple[bool, str]:
+        if self._waits_with_end(now_ns, local):
+            return False, NO_RANKS
         if self._holds(now_ns):
             if local.over or self._is_enough(now_ns, local):
                 return True, ""
@@ -298,6 +309,8 @@ class Member:
             return False
         if local.over and (self._told is None or self._is_last(self._told)):
             return False  # nobody was told, or the end was: there is nothing to say
+        if self._waits_with_end(now_ns, local):
+            return False
         if self._joined_ns is None or self._vacant_ns is None:
             return local.proven and self._joined_ns is None
         if local.proven:
@@ -327,11 +340,22 @@ class Member:
         told = self._news(local) or self._told
         return local.over and told is not None and self._is_last(told)
 
+    def _waits_with_end(self, now_ns: int, local: Local) -> bool:
+        """All ranks of this node are gone, and others have not had the time to say that theirs stand."""
+        return local.ended and (self._over_ns is None or now_ns - self._over_ns < _HAND_OVER_SECONDS * SECOND_NS)
+
+    def _hands_over(self, now_ns: int, local: Local) -> bool:
+        """Whether another is to tell of the end: what this node told of the beginning is noted."""
+        noted = self._told is not None and self._news(local) is None
+        return self._waits_with_end(now_ns, local) and noted and not self._said_last(local)
+
     def _may_leave(self, now_ns: int, local: Local) -> bool:
         assert self._over_ns is not None
         told = self._news(local) or self._told
         if self._closed or self._board.closed or (told is None and not self._holds(now_ns)):
             return True  # told is None: nobody was told of it, and nobody needs its end; or ours is on its way
+        if local.ended and self._said_last(local):
+            return True
         return now_ns - self._over_ns > _LINGER_SECONDS * SECOND_NS
 
 

@@ -20,8 +20,8 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
         return None
     if incident.state == "resolved" or incident.state == "ended":
         return incident.state if "told" in done and not set(LAST) & set(done) else None
-    if not is_told(incident.severity, minimum):
-        return None
+    if not is_told(incident.severity, minimum) or set(LAST) & set(done):
+        return None  # its end was told, by a node that had no ranks of the job any more
     if "told" not in done:
         return "told"
     if incident.acknowledged_by:

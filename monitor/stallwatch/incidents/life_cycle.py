@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents import shared
 from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
@@ -133,7 +134,7 @@ def end(
     over = replace(
         life.incident, state=end.state, resolved_wall_ns=wall_ns, resolution=end.why, tell_wall_ns=None, tell_reason=""
     )
-    over = noted(over, f"{end.state}: {end.why}", wall_ns, actions)
+    over = noted(shared.ended_here(over), f"{end.state}: {end.why}", wall_ns, actions)
     return replace(lives, past=_kept((over, *lives.past)))
 
 

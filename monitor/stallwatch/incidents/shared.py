@@ -7,7 +7,7 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import named, noted, state_by
 from stallwatch.incidents.messages import Action, FleetSaid
-from stallwatch.model.incident import Incident, IncidentState, Together
+from stallwatch.model.incident import NO_RANKS, Incident, IncidentState, Together
 
 
 def begin_together(family: Family, facts: JobFacts | None, config: Config) -> Together | None:
@@ -32,6 +32,15 @@ def awaits_its_teller(before: IncidentLife | None, life: IncidentLife, end: Inci
         was = before.incident.together if before is not None else None
         return was is None or not was.speaks
     return life.confirmed_ns is not None and at_ns - life.confirmed_ns < int(_TELLER_SECONDS * 1e9)
+
+
+def ended_here(incident: Incident) -> Incident:
+    """The incident of a job that is over on this node: where its ranks are gone, those of others may stand still, and
+    the end is the job's. Whose it is to tell, the nodes agree anew."""
+    together = incident.together
+    if incident.state != "ended" or together is None:
+        return incident
+    return replace(incident, together=replace(together, speaks=False, why=NO_RANKS))
 
 
 def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:

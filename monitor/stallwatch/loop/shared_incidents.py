@@ -194,6 +194,7 @@ class Fleet:
             told=told,
             over=incident.is_over,
             conclusive=_is_proven(word.report, word.ranks, at_once=True),
+            ended=incident.state == "ended",
         )
 
     def _word_of(self, word: _Word, judged: Judged) -> bytes:

@@ -17,6 +17,7 @@ Judgement = Literal["right", "wrong"]
 # "shadow": all is watched and judged, and nobody is told; "off": nothing is looked at, and nobody is told.
 Mode = Literal["tell", "shadow", "off"]
 UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
+NO_RANKS = "no ranks of the job are left here: of its end a node tells that still has some, or this one a little later"
 # What is told of an incident: each is one message, and is sent once.
 Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
 

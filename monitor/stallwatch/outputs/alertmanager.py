@@ -24,8 +24,8 @@ _ATTEMPT_SECONDS = 10.0
 _RENEW_SECONDS = 60.0
 _RETRY_SECONDS = 5.0
 _LASTS_SECONDS = 300.0  # without a renewal: a daemon that is gone leaves no alert behind for ever
-# Alertmanager tells nobody of an alert that is over before its group_wait is (seen with 0.25: one of 2 s that was over a
-# second later), and a death and the end of its job are seconds apart. What ended, and is not well again, stands so long.
+# Alertmanager tells nobody of an alert that is over before its group_wait is (seen with 0.25: one that was over within
+# three seconds), and a death and its job's end are no more apart. What ended, and is not well again, stands so long.
 _ENDED_SECONDS = 300.0
 _MOST_CULPRITS = 4
 

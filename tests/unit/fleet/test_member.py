@@ -44,6 +44,29 @@ def test_a_job_that_is_over_on_the_node_of_the_first_death_before_nodes_agree_is
     assert [one.step for one in sent].count("told") == 1
 
 
+def test_of_the_end_a_node_tells_that_still_has_ranks_and_not_that_of_the_death() -> None:
+    story = Story(nodes=4, per_node=1, culprit=1, fault="killed", sees_at={2: 9.0}, looks_take={2: 6.0})
+    sent = sent_in(story)  # node 2 comes to join when node 1 has no ranks any more
+    assert [one.step for one in sent] == ["told", "ended"]
+    assert (sent[0].node, sent[0].at < 25) == (1, True)
+    assert (sent[1].node != 1, sent[1].at > story.resolved_at) == (True, True)
+    assert len({one.key for one in sent}) == 1
+
+
+def test_where_no_other_takes_over_that_of_the_death_tells_of_the_end_and_who_comes_later_repeats_nothing() -> None:
+    story = Story(nodes=2, per_node=1, culprit=1, fault="killed", sees_at={0: 70.0})
+    sent = sent_in(story)
+    assert [(one.step, one.node) for one in sent] == [("told", 1), ("ended", 1)]
+    assert sent[1].at < 70.0
+
+
+def test_a_job_that_is_over_on_all_nodes_at_once_is_told_and_so_is_its_end() -> None:
+    story = Story(nodes=4, per_node=1, culprit=1, fault="killed", resolved_at=6.0)
+    sent = sent_in(story)
+    assert [one.step for one in sent] == ["told", "ended"]
+    assert (sent[0].cause, sent[0].culprits) == ("rank_exited", (1,))
+
+
 def test_a_leader_that_dies_before_it_has_told_is_replaced() -> None:
     first = told(sent_in(Story(culprit=5)))[0]
     sent = sent_in(Story(culprit=5, dies={first.node: first.at - 2}))

@@ -90,3 +90,25 @@ def test_the_end_may_be_told_by_another_than_the_beginning() -> None:
     assert due(one, ("told",), "warning") is None
     one = say(made, Together(True, "", "train-1", 2))
     assert due(one, ("told",), "warning") == "resolved"
+
+
+def test_where_the_ranks_of_this_node_are_gone_the_end_is_not_its_to_tell_before_the_nodes_have_agreed_anew() -> None:
+    made = story()
+    judge(made, report("process_stopped"))
+    say(made, Together(True, "", "train-1", 2))
+    made.at(10, jobs=[facts(world_size=8, alive=())])
+    while (one := current(made)).state != "ended":
+        made.at(made.second + 1, jobs=[facts(world_size=8, alive=())])
+        assert made.second < 300
+    assert "no ranks of the job are left here" in one.told_elsewhere
+    assert due(one, ("told",), "warning") is None
+    one = say(made, Together(True, "", "train-1", 2))
+    assert due(one, ("told",), "warning") == "ended"
+
+
+def test_what_stands_here_after_its_end_was_told_by_another_node_is_not_told_of_any_more() -> None:
+    made = story()
+    judge(made, report("process_stopped"))
+    one = say(made, Together(True, "", "train-1", 2), report("process_stopped", (6,)))
+    assert due(one, ("told",), "warning", "rank_exited 1") == "escalated"
+    assert due(one, ("told", "ended"), "warning", "rank_exited 1") is None
