@@ -6,6 +6,7 @@ that the loop calls stands outside a guard; signal handlers only set flags.
 
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -85,6 +86,7 @@ class Daemon:
         self._wakeup = Wakeup()
         self._stopping = False
         self._reloads_asked = self._reloads_done = 0
+        self._reloaded = threading.Condition()  # the loop's alone to notify: a signal handler may hold no lock
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
@@ -193,7 +195,9 @@ class Daemon:
         if self._reloads_done != (asked := self._reloads_asked):
             with self._guard.stage("daemon", "reload"):
                 self._read_config()
-            self._reloads_done = asked
+            with self._reloaded:
+                self._reloads_done = asked
+                self._reloaded.notify_all()
         if self._act(self._clock.monotonic_ns(), only_news=True) and self._ring.latest is not None:
             self._publish(self._ring.latest)
 
@@ -338,9 +342,8 @@ class Daemon:
     def outputs_in_force(self, seconds: float = 10.0) -> tuple[Output, ...]:
         """The outputs, made again if that was just asked for: `systemctl reload` returns once the signal is sent, and a
         test alert that follows it is meant for what the file says now. For another thread than the loop's."""
-        until = time.monotonic() + seconds
-        while self._reloads_done != self._reloads_asked and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)  # a signal handler may hold no lock that could tell us
+        with self._reloaded:
+            self._reloaded.wait_for(lambda: self._reloads_done == self._reloads_asked, seconds)
         return self._outputs
 
     def _read_config(self) -> None:
