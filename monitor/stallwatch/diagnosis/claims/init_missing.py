@@ -19,7 +19,7 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import code_origin, function
-from stallwatch.diagnosis.job.case import Case, cleared_away, ended_at_the_start
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 _Made = tuple[tuple[int, ...], str | None]  # members of a group, and its name where that is told
@@ -42,7 +42,7 @@ def claim(analysis: Analysis) -> Saying:
         return _claim(analysis, without, _proof(analysis, without))
     if analysis.graph.waits or any(case.recorded(rank) and case.summaries[rank].streams for rank in case.observed):
         return None
-    waited, cleared = ended_at_the_start(case), cleared_away(case)
+    waited, cleared = case.ended_at_the_start, case.cleared_away
     waiting = [
         rank
         for rank, activity in case.activities.items()
@@ -135,7 +135,7 @@ def _claim(analysis: Analysis, culprits: list[int], proof: tuple[Fact, ...]) -> 
         because=(*proof, *activity_facts(analysis, culprits)),
         where=common_where(analysis, culprits),
         operation="init_process_group",
-        told_waiting=tuple(sorted(ended_at_the_start(analysis.case))),
+        told_waiting=tuple(sorted(analysis.case.ended_at_the_start)),
     )
 
 

@@ -15,7 +15,6 @@ from stallwatch.diagnosis.claim import (
     operation_of,
     waiting_facts,
 )
-from stallwatch.diagnosis.job.case import cleared_away, ended_at_the_start
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.formats.xid import FOLLOW_ON
@@ -55,8 +54,8 @@ def exited(analysis: Analysis) -> Saying:
         return alike
     classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
     classes |= dict.fromkeys(_outlived_victims(analysis, classes, ends), _CONSEQUENCE)
-    classes |= dict.fromkeys(cleared_away(analysis.case), _CONSEQUENCE)
-    at_start = ended_at_the_start(analysis.case)
+    classes |= dict.fromkeys(analysis.case.cleared_away, _CONSEQUENCE)
+    at_start = analysis.case.ended_at_the_start
     classes |= dict.fromkeys(at_start, _CONSEQUENCE)
     first = min(classes.values())
     mismatch = analysis.logged_mismatch

@@ -3,14 +3,15 @@
 Names and ids of process groups are local to a rank: a group is its description and its members.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 
 import msgspec
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.job import ended_at_start
 from stallwatch.diagnosis.job.groups import (
     _DEFAULT_DESCRIPTIONS,
     Group,
@@ -28,65 +29,7 @@ from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
-# Dumps older than the wait that others stand in: what such a rank has not recorded it may have entered since.
-
-
-_TIMED_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
-_CLEARED_BY = (9, 15)  # SIGKILL, SIGTERM: a launcher's
-_LATER_NS = 30_000_000  # between two ends of which one may be the other's cause
-
-
-def ended_at_the_start(case: "Case") -> frozenset[int]:
-    """Ranks that ended where they were last seen to wait at the start of the job, for one that was elsewhere, and of
-    whose own trouble nothing is known: their time-out ended them, by an exception that names no rank."""
-    waiting = {rank for rank in case.observed if case.activity(rank).place.in_store_or_init}
-    elsewhere = [rank for rank in case.observed if rank not in waiting and _stood_elsewhere(case, rank)]
-    if not (elsewhere or case.meeting.apart or case.meeting.never_seen):
-        return frozenset()
-    return frozenset(rank for rank in waiting if _failed_by_others(case, rank))
-
-
-def _stood_elsewhere(case: "Case", rank: int) -> bool:
-    """Last seen outside of communication; if it is gone, others ended it."""
-    activity = case.activity(rank)
-    by_itself = activity.end.gone and activity.end.exit_signal not in _CLEARED_BY
-    return activity.known and activity.call.in_collective is False and not by_itself
-
-
-def _failed_by_others(case: "Case", rank: int) -> bool:
-    activity = case.activity(rank)
-    own = activity.exceptions.text is not None and not activity.exceptions.tell_of_a_peer
-    return activity.end.gone and activity.end.exit_signal is None and bool(activity.end.exit_code) and not own
-
-
-def cleared_away(case: "Case") -> frozenset[int]:
-    """Ranks that were ended by a signal after the first of their node had ended because it had waited in vain: they
-    lived and did not come, and their launcher cleared them away."""
-    ends = {
-        rank: end for rank in case.observed if case.activity(rank).end.gone and (end := _end(case, rank)) is not None
-    }
-    first: dict[str | None, int] = {}
-    at_start = ended_at_the_start(case)
-    for rank, (at_ns, signal) in ends.items():
-        activity = case.activity(rank)
-        timed_out = activity.exceptions.tell_of_a_peer and _TIMED_OUT.search(activity.exceptions.text or "")
-        if (timed_out or rank in at_start) and signal is None:
-            first[activity.host] = min(at_ns, first.get(activity.host, at_ns))
-    return frozenset(
-        rank
-        for rank, (at_ns, signal) in ends.items()
-        if signal in _CLEARED_BY
-        and not case.activity(rank).end.out_of_memory
-        and at_ns > first.get(case.activity(rank).host, at_ns) + _LATER_NS
-    )
-
-
-def _end(case: "Case", rank: int) -> tuple[int, int | None] | None:
-    """When the rank's process ended, on its node's clock, and by which signal; None where the first is not known."""
-    evidence = case.evidence.get(rank)
-    looks = [look for look in evidence.processes if look.ended_ns is not None] if evidence else []
-    last = max(looks, key=lambda look: look.look, default=None)
-    return None if last is None or last.ended_ns is None else (last.ended_ns, last.exit_signal)
+_DEFAULT_NAMES = ("", "0")
 
 
 def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:
@@ -112,9 +55,6 @@ def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:
 
 def _newest_ns(summary: RankSummary) -> int:
     return max((p.created_ns for p in summary.pending if p.created_ns is not None), default=0)
-
-
-_DEFAULT_NAMES = ("", "0")
 
 
 class Case:
@@ -207,6 +147,16 @@ class Case:
         """Ranks of the world of which there is no evidence at all."""
         known = set(self.observed)
         return tuple(rank for rank in self.world if rank not in known)
+
+    @cached_property
+    def ended_at_the_start(self) -> frozenset[int]:
+        """Ranks whose time-out ended them where they waited at the start of the job, for one that was elsewhere."""
+        return ended_at_start.victims(self)
+
+    @cached_property
+    def cleared_away(self) -> frozenset[int]:
+        """Ranks that lived and did not come, and that their launcher ended when others had waited in vain."""
+        return ended_at_start.cleared_away(self)
 
     def activity(self, rank: int) -> RankActivity:
         """What a rank does; one that says nothing where it was not read."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
-from stallwatch.diagnosis.job.case import Case, cleared_away
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
 from stallwatch.diagnosis.waits.unrecorded import in_transfer, may_hide_transfers
 
@@ -211,7 +211,7 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         absent |= {rank for rank in case.observed if rank not in graph.waiting and _elsewhere(case, rank)}
     # Who is gone enters nothing; that is rank_exited, or the consequence of what the living did. Who was cleared away
     # when the others had waited in vain did not enter while it lived.
-    gone = {rank for rank in absent if case.activity(rank).end.gone} - cleared_away(case)
+    gone = {rank for rank in absent if case.activity(rank).end.gone} - case.cleared_away
     absent = {rank for rank in absent - gone if not _awaits_gpu(case, rank)}
     absent = {rank for rank in absent if not _may_wait_in_what_it_issued(case, graph, rank)}
     doubtful = absent - stands if graph.waits else set()
