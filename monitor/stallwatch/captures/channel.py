@@ -53,13 +53,13 @@ class Asks(msgspec.Struct, frozen=True, tag="asks"):
     asks: tuple[RasAsk, ...]
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class LookProgress(msgspec.Struct, frozen=True, tag="progress"):
     """How far the look has come."""
 
     state: CaptureState
 
 
-Message = FilePiece | Removal | Note | Asks | Progress
+Message = FilePiece | Removal | Note | Asks | LookProgress
 
 
 class Before(msgspec.Struct, frozen=True):

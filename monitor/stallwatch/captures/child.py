@@ -15,13 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.captures import user_files
-from stallwatch.captures.channel import NODE, BeforeByRank, Note, Progress, Sending
+from stallwatch.captures.channel import NODE, BeforeByRank, LookProgress, Note, Sending
 from stallwatch.captures.flight_recorder import EXTRA, turns
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.kernel_log import read_kernel_log
 from stallwatch.captures.profile import LATE_SECONDS, processes
-from stallwatch.captures.rank_look import Place, RankLook
+from stallwatch.captures.rank_look import LookContext, RankCapture
 from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.spec import KINDS, CaptureState, Evidence, Order
 from stallwatch.formats.outside_text import name_of
@@ -46,10 +46,10 @@ _LATEST_NS = 60_000_000_000  # a moment further away is nobody's
 _UNKNOWN = "process {pid} is no rank that the privileged side has seen"
 
 
-class Look:
+class LookCapture:
     """All ranks of a look, taken in parallel."""
 
-    def __init__(self, targets: Sequence[RankSample], place: Place, unknown: Sequence[int] = ()) -> None:
+    def __init__(self, targets: Sequence[RankSample], place: LookContext, unknown: Sequence[int] = ()) -> None:
         """`unknown`: pids that were asked for and are no ranks."""
         order = self._order = place.order
         self._kind = KINDS[order.kind]
@@ -64,7 +64,7 @@ class Look:
                 self._problems.append(f"process {sample.pid} is rank {sample.rank} too and was not looked at")
         hooked = [rank for rank, sample in by_rank.items() if isinstance(sample.heartbeat, Known)]
         turn_ns = dict(zip(hooked, turns(len(hooked), len(os.sched_getaffinity(0))), strict=True))
-        self.ranks = [RankLook(sample, place, turn_ns.get(rank, 0)) for rank, sample in by_rank.items()]
+        self.ranks = [RankCapture(sample, place, turn_ns.get(rank, 0)) for rank, sample in by_rank.items()]
 
     def take(self) -> None:
         """Take all evidence of the order, ranks beside each other, and come back when that is done or its time is
@@ -128,7 +128,7 @@ class Look:
             self._problems.append(name_of(f"a part of this look failed: {type(error).__name__}: {error}"))
 
     def _tell(self, state: CaptureState) -> None:
-        self._sending.send(Progress(state))
+        self._sending.send(LookProgress(state))
 
     def abandon(self) -> None:
         """End what still runs for it: py-spy above all, which may hold a rank."""
@@ -155,7 +155,7 @@ class Look:
         """Whom to ask, which takes our rights; that is done by who has a network."""
         self._ras.take()
 
-    def _user_files(self, ranks: Sequence[RankLook]) -> None:
+    def _user_files(self, ranks: Sequence[RankCapture]) -> None:
         """One reader a user: it becomes that user once and for all."""
         wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in ranks if not rank.refused)
         readers = user_files.readers([user_files.Subject(*one) for one in wanted], self._files_seconds)
@@ -193,7 +193,7 @@ def main() -> None:
     unknown = [pid for pid, ticks in order.ranks if (pid, ticks) not in known]
     told = sending.told() if order.look > 1 else BeforeByRank()
     order = replace(order, at_ns=min(order.at_ns, time.monotonic_ns() + _LATEST_NS))
-    look = Look(targets, Place(order, sending, Held(order.held), told), unknown)
+    look = LookCapture(targets, LookContext(order, sending, Held(order.held), told), unknown)
 
     def stop(number: int, frame: object) -> None:
         look.abandon()

@@ -24,7 +24,7 @@ from stallwatch.captures.channel import (
     FilePiece,
     Message,
     Note,
-    Progress,
+    LookProgress,
     Removal,
     messages,
     tell,
@@ -97,7 +97,7 @@ class Keeper:
                 thread = threading.Thread(target=self._ask, args=(asked_at_ns, asks), daemon=True)
                 thread.start()
                 self._asking.append((thread, time.monotonic()))
-            case Progress(state):
+            case LookProgress(state):
                 self.wait_for_answers(_RAS_LAST_SECONDS if state.done else _RAS_SECONDS)
                 problem = "; ".join(filter(None, (state.problem, *self.problems)))
                 return msgspec.structs.replace(state, problem=problem, missing=(*state.missing, *self.missing))

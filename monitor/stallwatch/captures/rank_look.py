@@ -32,7 +32,7 @@ from stallwatch.node.procfs import Stat
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 
 
-class Place(NamedTuple):
+class LookContext(NamedTuple):
     """What every rank's look is given."""
 
     order: Order
@@ -41,10 +41,10 @@ class Place(NamedTuple):
     told: BeforeByRank = BeforeByRank()
 
 
-class RankLook:
+class RankCapture:
     """Everything that is asked of one rank at this look."""
 
-    def __init__(self, sample: RankSample, place: Place, turn_ns: int = 0) -> None:
+    def __init__(self, sample: RankSample, place: LookContext, turn_ns: int = 0) -> None:
         """`turn_ns`: by how much its recorder's dump is put off."""
         self.sample = sample
         order = place.order

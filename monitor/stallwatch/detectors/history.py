@@ -26,7 +26,7 @@ from stallwatch.model.snapshot import (
 from stallwatch.progress.outside import Outside, seen_from_outside
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.ticks import (
-    Moment,
+    TickTimes,
     Ticks,
     advanced,
     counts_steps,
@@ -149,7 +149,7 @@ def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:
     """Given what was known and a new snapshot, return what is known now; processes that left it are forgotten."""
     followed = {_identity(rank.sample): rank for rank in before.ranks} if before else {}
     late_ns = int(snapshot.late_seconds * SECOND_NS) if snapshot.late_seconds >= LATE_SECONDS else 0
-    moment = Moment(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
+    moment = TickTimes(snapshot.at_ns, before.at_ns if before else snapshot.at_ns, late_ns)
     gpu_of = {pid: gpu for gpu in known(snapshot.gpus) or () for pid in gpu.compute_pids or ()}
     ranks = [
         _with_tracer(followed.get(_identity(sample)), sample, moment, gpu_of.get(sample.pid))
@@ -163,7 +163,7 @@ def _identity(sample: RankSample) -> tuple[JobKey, int, int, int]:
     return sample.job, sample.rank, sample.pid, sample.start_ticks
 
 
-def _with_tracer(before: RankHistory | None, sample: RankSample, moment: Moment, gpu: Gpu | None) -> RankHistory:
+def _with_tracer(before: RankHistory | None, sample: RankSample, moment: TickTimes, gpu: Gpu | None) -> RankHistory:
     after = _advance_rank(before, sample, moment)
     if after.heartbeat is None:
         was = before.outside if before else None
@@ -174,7 +174,7 @@ def _with_tracer(before: RankHistory | None, sample: RankSample, moment: Moment,
     return after if after.traced_ns == traced_ns else msgspec.structs.replace(after, traced_ns=traced_ns)
 
 
-def _advance_rank(before: RankHistory | None, sample: RankSample, moment: Moment) -> RankHistory:
+def _advance_rank(before: RankHistory | None, sample: RankSample, moment: TickTimes) -> RankHistory:
     at_ns = moment.at_ns
     heartbeat = sample.heartbeat.value if isinstance(sample.heartbeat, Known) else None
     if before is not None and (old := before.heartbeat) is not None:
@@ -200,7 +200,7 @@ def _first(sample: RankSample, heartbeat: Heartbeat, first_seen_ns: int, at_ns: 
 
 
 def _compared(
-    before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat: Heartbeat, moment: Moment
+    before: RankHistory, old: Heartbeat, sample: RankSample, heartbeat: Heartbeat, moment: TickTimes
 ) -> RankHistory:
     at_ns = moment.at_ns
     ticks = advanced(before.ticks, old, heartbeat, _process(sample), moment)
@@ -224,7 +224,7 @@ def _process(sample: RankSample) -> ProcessSample | None:
     return sample.process.value if isinstance(sample.process, Known) else None
 
 
-def _contended_share(before: RankHistory, sample: RankSample, moment: Moment) -> float:
+def _contended_share(before: RankHistory, sample: RankSample, moment: TickTimes) -> float:
     if not (isinstance(before.sample.process, Known) and isinstance(sample.process, Known)):
         return before.contended_share
     old, new = before.sample.process.value, sample.process.value

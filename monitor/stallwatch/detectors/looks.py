@@ -54,7 +54,7 @@ class Member(msgspec.Struct, frozen=True):
     offsets: tuple[int, ...] = ()
 
 
-class Look(msgspec.Struct, frozen=True):
+class StepLook(msgspec.Struct, frozen=True):
     """One step: how many moments saw it, and in how many of them each member stood in a collective."""
 
     at_ns: int  # of the first
@@ -72,7 +72,7 @@ class Looks(msgspec.Struct, frozen=True):
     members: tuple[Member, ...] = ()
     taken: int = 0  # number of the last moment that was used
     mark: int = -1  # step, or completed collectives, of the newest look
-    looks: tuple[Look, ...] = ()
+    looks: tuple[StepLook, ...] = ()
     count: int = 0  # of looks so far, those not kept included
     nccl: bool = False  # by what is enqueued: hosts that run ahead of their devices lose less than their looks say
 
@@ -191,15 +191,15 @@ def _with(looks: Looks, number: int) -> Looks:
     mark = step if step >= 0 else max(sample.completed for sample in together)
     # Who does not step is nobody's peer, and said to wait for nobody.
     waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
-    look = Look(at_ns, 1, waited, certainly, tuple(int(sample.pending) for sample in together), step, apart_ns)
+    look = StepLook(at_ns, 1, waited, certainly, tuple(int(sample.pending) for sample in together), step, apart_ns)
     if looks.looks and mark == looks.mark:
         return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
     kept = (*looks.looks, look)[-KEPT_LOOKS:]
     return msgspec.structs.replace(looks, mark=mark, looks=kept, count=looks.count + 1)
 
 
-def _both(one: Look, other: Look) -> Look:
-    return Look(
+def _both(one: StepLook, other: StepLook) -> StepLook:
+    return StepLook(
         one.at_ns,
         one.ticks + other.ticks,
         tuple(a + b for a, b in zip(one.waited, other.waited, strict=True)),

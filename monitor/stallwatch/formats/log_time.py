@@ -19,14 +19,14 @@ _MONTHS: Final = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep",
 _DAYS_BEFORE: Final = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)  # of a leap year: order is what counts
 
 
-class Moment(NamedTuple):
+class LineTime(NamedTuple):
     """The time of a line."""
 
     seconds: float  # from the year's begin
     utc: bool  # False: by the host's own clock
 
 
-def moment(text: str) -> Moment | None:
+def moment(text: str) -> LineTime | None:
     """Given a time as printed somewhere in a text, return it; None where there is none with a day."""
     match = _ISO.search(text) or _NAMED.search(text) or _GLOG.search(text)
     if match is None:
@@ -41,4 +41,4 @@ def moment(text: str) -> Moment | None:
     if len(zone) > 1:
         offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
         seconds += -offset if zone[0] == "+" else offset
-    return Moment(seconds, bool(zone))
+    return LineTime(seconds, bool(zone))

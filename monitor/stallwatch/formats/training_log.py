@@ -27,7 +27,7 @@ from stallwatch.formats.log_prefix import (
     within_json,
 )
 from stallwatch.formats.log_progress import Progress
-from stallwatch.formats.log_time import Moment, moment
+from stallwatch.formats.log_time import LineTime, moment
 from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
 from stallwatch.formats.outside_text import line_of
 from stallwatch.model.evidence import LogEvent, LogTail
@@ -139,7 +139,7 @@ class _Reading:
         self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored
         self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
-        self._now: Moment | None = None
+        self._now: LineTime | None = None
         self._progress = Progress()
         self._listed = False
         self._section: int | None = None  # whose part of the log this is

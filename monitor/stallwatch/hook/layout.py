@@ -7,7 +7,7 @@ A record is RECORD_BYTES long, little-endian, and always written whole:
     ring       64 × 8 bytes, CLOCK_MONOTONIC of step n at n % 64
     groups    128 × 4 words: recorder, pg_id, enqueued, completed
     strings   UTF-8, NUL padded, named in STRINGS, append only
-    looks       8 × 7 words, named in Look: look n at n % 8; number 0 is "none yet"
+    looks       8 × 7 words, named in CounterLook: look n at n % 8; number 0 is "none yet"
 
 A word added in version v carries `since` v: a reader takes VERSION and the one before, and gives a default to what the
 older writer did not know. A reader may meet a writer in mid-write; the checksum tells, and it reads again (TornRecord).
@@ -89,7 +89,7 @@ ONE_GROUP = struct.Struct("<4q")
 ONE_LOOK = struct.Struct("<7q")
 
 
-class Look(NamedTuple):
+class CounterLook(NamedTuple):
     """What one rank had enqueued and completed at a moment that the processes of a node have in common."""
 
     number: int  # of the moment: looks of one number belong together

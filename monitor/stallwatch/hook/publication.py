@@ -116,7 +116,7 @@ class Publication:
         self.answered_request = layout.UNKNOWN
         self.refused_errno = 0
         self.pulse_ns = 0
-        self._looks: tuple[layout.Look, ...] = ()
+        self._looks: tuple[layout.CounterLook, ...] = ()
         self._pulse_count = 0
         self._attached_ns = monotonic_ns()
         self._notify = os.environ.get("STALLWATCH_NOTIFY", "").strip().lower() not in ("off", "0", "no", "false")
@@ -143,7 +143,7 @@ class Publication:
             before = counts[recorder]
             counts[recorder] = before[0] + max(enqueued, 0), before[1] + max(completed, 0)
         step = steps if steps or self.counts_steps else layout.UNKNOWN
-        look = layout.Look(number, at_ns, step, *counts["nccl"], *counts["gloo"])
+        look = layout.CounterLook(number, at_ns, step, *counts["nccl"], *counts["gloo"])
         self._looks = (*self._looks, look)[-layout.LOOK_SLOTS :]
 
     def publish(self) -> None:
@@ -263,7 +263,7 @@ def encode(
     ring: "tuple[int, ...]",
     groups: "tuple[tuple[str, int, int, int], ...]",
     strings: "dict[str, str]",
-    looks: "tuple[layout.Look, ...]" = (),
+    looks: "tuple[layout.CounterLook, ...]" = (),
 ) -> bytes:
     """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
     kept = groups[: layout.GROUP_CAPACITY]

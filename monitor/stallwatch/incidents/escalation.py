@@ -14,7 +14,7 @@ from stallwatch.progress.patience import Plan, Standstill, plan
 _SECOND_NS = 1_000_000_000
 
 
-class Moment(Protocol):
+class Clocks(Protocol):
     """The clocks at a tick."""
 
     @property
@@ -27,7 +27,7 @@ class Moment(Protocol):
         """Unix epoch."""
 
 
-def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Moment) -> Plan:
+def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Clocks) -> Plan:
     """Return when somebody is told of this incident, silence not considered."""
     if life.quiet_since_ns is not None and life.adopted_ns is None:
         return Plan()  # the symptom has gone: what is over wakes nobody
@@ -71,7 +71,7 @@ def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:
     return max(before, plan.at(now_ns), key=SEVERITIES.index)
 
 
-def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, now: Moment) -> Standstill:
+def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, now: Clocks) -> Standstill:
     culprits, incident = set(verdict.culprits), life.incident
     return Standstill(
         verdict=verdict,
@@ -89,7 +89,7 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
     )
 
 
-def _deadline_ns(incident: Incident, now: Moment) -> int | None:
+def _deadline_ns(incident: Incident, now: Clocks) -> int | None:
     """The job's own time-out on our monotonic clock."""
     deadline = incident.report.deadline if incident.report else None
     if deadline is None:

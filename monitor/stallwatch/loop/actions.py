@@ -38,7 +38,7 @@ from stallwatch.model.verdict import Report
 log = logging.getLogger("stallwatch.incidents")
 
 
-class _Look:
+class _LookUnderWay:
     def __init__(self, number: int, capture: Capturing, owner: str, began_ns: int, *, lasts: bool) -> None:
         self.number = number
         self.owner = owner
@@ -48,7 +48,7 @@ class _Look:
         self.complete = False  # and said so
 
 
-class _Judgement(NamedTuple):
+class _JudgementUnderWay(NamedTuple):
     incident: Incident
     look: int
     judging: Judging
@@ -78,8 +78,8 @@ class ActionRunner:
         self._ring = ring
         self._recording = Recording(ring)
         self._guard = guard
-        self._looks: dict[str, _Look] = {}
-        self._judgements: dict[str, _Judgement] = {}
+        self._looks: dict[str, _LookUnderWay] = {}
+        self._judgements: dict[str, _JudgementUnderWay] = {}
         self._waiting: list[StartCapture | Judge] = []  # until others of their user are done
         self._now_ns = monotonic_ns
         self._turns = turns or Turns(monotonic_ns)
@@ -180,7 +180,7 @@ class ActionRunner:
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
         lasts = slowness.profile_seconds(incident, look) > 0
-        self._looks[incident.incident_id] = _Look(look, capture, incident.job.owner, self._now_ns(), lasts=lasts)
+        self._looks[incident.incident_id] = _LookUnderWay(look, capture, incident.job.owner, self._now_ns(), lasts=lasts)
 
     def _write_ends(self, incident: Incident, look: int, targets: Sequence[RankSample]) -> None:
         """Who has ended, and how, needs no look: it is told though the privileged side stands for ever."""
@@ -207,7 +207,7 @@ class ActionRunner:
         except Exception as error:
             self._news.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
             raise
-        self._judgements[incident.incident_id] = _Judgement(incident, look, judging, self._now_ns())
+        self._judgements[incident.incident_id] = _JudgementUnderWay(incident, look, judging, self._now_ns())
 
     def _polled_look(self, incident_id: str) -> list[Event]:
         look = self._looks[incident_id]

@@ -46,7 +46,7 @@ class _GpuReading(msgspec.Struct, frozen=True):
     value: tuple[Gpu, ...] = ()
 
 
-class _Look(msgspec.Struct, frozen=True):
+class _Tick(msgspec.Struct, frozen=True):
     wall_ns: int
     ranks: tuple[_Rank, ...]
     gpus: _GpuReading
@@ -170,4 +170,4 @@ def _share(gpu: Gpu | None) -> float | None:
     return gpu.utilization_percent / 100 if gpu and gpu.utilization_percent is not None else None
 
 
-_LINE = msgspec.json.Decoder(_Look)
+_LINE = msgspec.json.Decoder(_Tick)

@@ -23,7 +23,7 @@ _FRAMES_NS = 1_500_000_000
 _WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
 
 
-class Moment(msgspec.Struct, frozen=True):
+class TickTimes(msgspec.Struct, frozen=True):
     """The times of a tick (CLOCK_MONOTONIC, ns)."""
 
     at_ns: int
@@ -95,7 +95,7 @@ def unread(before: Ticks) -> Ticks:
     return msgspec.structs.replace(before, moved=False, stepped=False, pulsed=False)
 
 
-def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSample | None, moment: Moment) -> Ticks:
+def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSample | None, moment: TickTimes) -> Ticks:
     """Given the record at the last tick and at this one, return what has moved since; `process` is None where it cannot
     be read."""
     at_ns = moment.at_ns
@@ -152,6 +152,6 @@ def _cpu_ticks(process: ProcessSample) -> int:
     return process.main_thread_cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
 
 
-def _stepped_at(heartbeat: Heartbeat, moment: Moment) -> int:
+def _stepped_at(heartbeat: Heartbeat, moment: TickTimes) -> int:
     last = heartbeat.last_step_ns
     return last if last is not None and moment.last_ns <= last <= moment.at_ns else moment.at_ns

@@ -21,7 +21,7 @@ from stallwatch.model.incident import UNTOLD, Incident, Severity
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.documents import EventDocument, IncidentDocument, incident_document
-from stallwatch.replay.playing import Moment, play
+from stallwatch.replay.playing import PlayedMoment, play
 from stallwatch.replay.recorded import RecordedWitness, recorded_looks
 from stallwatch.replay.voices import Telling, voices
 
@@ -146,7 +146,7 @@ class _Played:
         self.told: list[ToldMessage] = []
         self.incidents: tuple[Incident, ...] = ()
 
-    def add(self, moment: Moment, job: JobKey | None) -> None:
+    def add(self, moment: PlayedMoment, job: JobKey | None) -> None:
         if moment.snapshot is not None:
             self._ticks += 1
             self._decided(moment, job)
@@ -156,7 +156,7 @@ class _Played:
             self.told.append(ToldMessage(iso(moment.wall_ns), self._after(moment.at_ns), *told))
         self.incidents = moment.incidents
 
-    def _decided(self, moment: Moment, job: JobKey | None) -> None:
+    def _decided(self, moment: PlayedMoment, job: JobKey | None) -> None:
         findings = _of_job(moment.detected, job)
         found = tuple((one.detector, one.stage, one.ranks, one.since_ns) for one in findings)
         if found != self._found:

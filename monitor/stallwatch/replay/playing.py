@@ -33,7 +33,7 @@ class Witness(Protocol):
         ...
 
 
-class Moment(msgspec.Struct, frozen=True):
+class PlayedMoment(msgspec.Struct, frozen=True):
     """A tick, or a moment between two at which a look or a judgement came to its end (`snapshot` is None then)."""
 
     at_ns: int
@@ -66,7 +66,7 @@ def play(
     *,
     job: JobKey | None = None,
     guard: StageGuard | None = None,
-) -> Iterator[Moment]:
+) -> Iterator[PlayedMoment]:
     """Feed snapshots, oldest first, through detection and incidents from nothing, and yield every moment at which the
     daemon would have acted. `job`: incidents of this one alone. `guard` as in `detect`."""
     playback = _Playback(Engine(config), witness, job)
@@ -85,11 +85,11 @@ class _Playback:
         self._coming: list[tuple[int, Captured | Judged]] = []
         self._last: tuple[NodeSnapshot, Detected] | None = None
 
-    def tick(self, snapshot: NodeSnapshot, detected: Detected) -> Moment:
+    def tick(self, snapshot: NodeSnapshot, detected: Detected) -> PlayedMoment:
         self._last = snapshot, detected
         return self._advance(snapshot.at_ns, snapshot.wall_ns, snapshot)
 
-    def between_ticks(self, until_ns: int) -> Iterator[Moment]:
+    def between_ticks(self, until_ns: int) -> Iterator[PlayedMoment]:
         """What comes before the tick at `until_ns`: the daemon hears of it at once."""
         while self._last is not None and self._coming:
             at_ns = min(at_ns for at_ns, _ in self._coming)
@@ -99,11 +99,11 @@ class _Playback:
             at_ns = max(at_ns, before.at_ns)
             yield self._advance(at_ns, before.wall_ns + at_ns - before.at_ns, None)
 
-    def last_words(self) -> Iterator[Moment]:
+    def last_words(self) -> Iterator[PlayedMoment]:
         if self._last is not None:
             yield from self.between_ticks(self._last[0].at_ns + _LAST_WORDS_NS)
 
-    def _advance(self, at_ns: int, wall_ns: int, snapshot: NodeSnapshot | None) -> Moment:
+    def _advance(self, at_ns: int, wall_ns: int, snapshot: NodeSnapshot | None) -> PlayedMoment:
         assert self._last is not None
         (latest, detected), job = self._last, self._job
         events = [event for due_ns, event in self._coming if due_ns <= at_ns]
@@ -112,7 +112,7 @@ class _Playback:
         now = Now(at_ns, wall_ns, latest.node, findings, detected.jobs)
         self._lives, actions = self._engine.advance(self._lives, events, now)
         self._do(actions, at_ns)
-        return Moment(at_ns, wall_ns, snapshot, detected, self._lives.incidents(), actions)
+        return PlayedMoment(at_ns, wall_ns, snapshot, detected, self._lives.incidents(), actions)
 
     def _do(self, actions: Sequence[Action], at_ns: int) -> None:
         for action in actions:

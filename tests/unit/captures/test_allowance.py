@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from stallwatch.captures.allowance import SMALL_BYTES, Allowance, Limits
-from stallwatch.captures.channel import FilePiece, Progress
+from stallwatch.captures.channel import FilePiece, LookProgress
 from stallwatch.captures.keeper import Keeper
 from stallwatch.captures.spec import CaptureState
 from stallwatch.model.evidence import Attempt
@@ -31,7 +31,7 @@ def keeper(bundle: Path, look: int = 1) -> Keeper:
 
 
 def said(keeper: Keeper) -> str:
-    state = keeper.take(Progress(CaptureState(done=True, evidence_complete=True)))
+    state = keeper.take(LookProgress(CaptureState(done=True, evidence_complete=True)))
     assert state is not None
     return "; ".join(state.missing)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.captures.child import Look
+from stallwatch.captures.child import LookCapture
 from stallwatch.captures.held import Held
-from stallwatch.captures.rank_look import Place, RankLook
+from stallwatch.captures.rank_look import LookContext, RankCapture
 from stallwatch.captures.spec import CaptureState, Order
 from stallwatch.config_sections import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
@@ -32,9 +32,9 @@ def _order(profile_seconds: int = 0, look: int = 1, call_sites: int = 0) -> Orde
     )
 
 
-def looked_at(rank: RankSample, bundle: Path) -> RankLook:
+def looked_at(rank: RankSample, bundle: Path) -> RankCapture:
     with kept(bundle, rank.rank) as sending, open(os.devnull, "wb") as nothing:
-        look = RankLook(rank, Place(_order(), sending, Held(nothing.fileno())))
+        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno())))
         look.look_at_process()
         look.take_stacks()
     return look
@@ -62,7 +62,7 @@ def test_a_look_over_some_seconds_ends_when_no_profile_is_under_way(tmp_path: Pa
     ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
     states: list[CaptureState] = []
     with kept(tmp_path, 0, states=states) as sending, open(os.devnull, "wb") as nothing:
-        Look([ended], Place(_order(profile_seconds=600), sending, Held(nothing.fileno()))).take()
+        LookCapture([ended], LookContext(_order(profile_seconds=600), sending, Held(nothing.fileno()))).take()
     assert states[-1].done
 
 
@@ -79,7 +79,7 @@ def test_readers_of_logs_and_sources_get_longer_once_a_job_stands(
     monkeypatch.setattr("stallwatch.captures.user_files.readers", no_readers)
     ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
     with kept(tmp_path, 0, look=look) as sending, open(os.devnull, "wb") as nothing:
-        Look([ended], Place(_order(look=look), sending, Held(nothing.fileno()))).take()
+        LookCapture([ended], LookContext(_order(look=look), sending, Held(nothing.fileno()))).take()
     assert set(given) == {seconds}
 
 
@@ -88,11 +88,11 @@ def test_call_sites_are_asked_of_a_job_that_is_known_to_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int, call_sites: int, asked: bool
 ) -> None:
     rungs: list[tuple[str, ...]] = []
-    monkeypatch.setattr(RankLook, "ask_recorder", lambda rank, wanted: rungs.append(wanted))
+    monkeypatch.setattr(RankCapture, "ask_recorder", lambda rank, wanted: rungs.append(wanted))
     ended = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
     with kept(tmp_path, 0, look=look) as sending, open(os.devnull, "wb") as nothing:
         order = _order(look=look, call_sites=call_sites)
-        whole = Look([ended], Place(order, sending, Held(nothing.fileno())))
+        whole = LookCapture([ended], LookContext(order, sending, Held(nothing.fileno())))
         whole.ranks[0].recorder.missing = ""
         whole.take()
     assert (("stacks",) in rungs) is asked

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.captures.channel import NODE, FilePiece, Note, Progress, Removal
+from stallwatch.captures.channel import NODE, FilePiece, Note, LookProgress, Removal
 from stallwatch.captures.folder import Folder
 from stallwatch.captures.keeper import Keeper
 from stallwatch.captures.process import OwnBytes
@@ -67,7 +67,7 @@ def test_a_disk_that_takes_no_file_is_said_and_the_rest_is_kept(tmp_path: Path) 
     keeper.take(FilePiece(NODE, "kernel_log.txt", b"x"))
     keeper.take(FilePiece(3, "stacks.json", b"[]"))
     keeper.take(Note(3, Attempt("stacks", 1, 0, True)))
-    state = keeper.take(Progress(CaptureState(done=True, evidence_complete=True)))
+    state = keeper.take(LookProgress(CaptureState(done=True, evidence_complete=True)))
     assert state is not None
     assert "nodes" in state.problem
     assert {path.name for path in (tmp_path / "ranks/3").iterdir()} == {"stacks.json", "attempts.json"}

@@ -5,7 +5,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detection, DetectionState
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.looks import Look, Looks, Member
+from stallwatch.detectors.looks import StepLook, Looks, Member
 from stallwatch.detectors.pace import RankPace, pace_of, paces
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.builders.heartbeat import JOB, START_NS
@@ -17,7 +17,7 @@ MEMBERS = (Member(0, 1000, role=(200, 100)), Member(1, 1001, role=(100, 100)))
 
 def looks(steps: range, ticks: int = 1, pending: tuple[int, int] = (1, 0), *, nccl: bool = False) -> Looks:
     each = tuple(
-        Look(START_NS + step * SECOND_NS, ticks, waited=pending, surely=pending, pending=pending, step=step)
+        StepLook(START_NS + step * SECOND_NS, ticks, waited=pending, surely=pending, pending=pending, step=step)
         for step in steps
     )
     return Looks(MEMBERS, looks=each, count=len(each), nccl=nccl)

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from stallwatch.captures.channel import FilePiece, Message, Progress, messages
+from stallwatch.captures.channel import FilePiece, Message, LookProgress, messages
 from stallwatch.config import Config
 from stallwatch.config_sections import CaptureSection
 from stallwatch.loop.privileged import settings_of
@@ -72,4 +72,4 @@ def files(sent: list[Message]) -> dict[str, bytes]:
 
 
 def problem(sent: list[Message]) -> str:
-    return "; ".join(message.state.problem for message in sent if isinstance(message, Progress))
+    return "; ".join(message.state.problem for message in sent if isinstance(message, LookProgress))

@@ -6,7 +6,7 @@ from typing import Unpack
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.snapshot import GroupCounter, Heartbeat, ProcessSample
 from stallwatch.progress.ticks import (
-    Moment,
+    TickTimes,
     Ticks,
     advanced,
     counts_steps,
@@ -32,7 +32,7 @@ def after(*looks: Heartbeat, processes: dict[int, ProcessSample] | None = None) 
     """A look a second, the first at second 0."""
     ticks = first_seen(looks[0], at(0))
     for second, (old, new) in enumerate(pairwise(looks), 1):
-        moment = Moment(at(second), at(second - 1), 0)
+        moment = TickTimes(at(second), at(second - 1), 0)
         ticks = advanced(ticks, old, new, (processes or {}).get(second), moment)
     return ticks
 
@@ -126,9 +126,9 @@ def test_what_moved_or_is_not_read_says_nothing_of_work() -> None:
     still = after(*[beat(step=3, last_step_ns=at(0))] * 6, processes={n: process(0) for n in range(1, 6)})
     assert still.still == (at(2), 0)
     assert not still.works(None, at(9))
-    moved = advanced(still, beat(step=3), beat(step=4), process(0), Moment(at(6), at(5), 0))
+    moved = advanced(still, beat(step=3), beat(step=4), process(0), TickTimes(at(6), at(5), 0))
     assert moved.still is None
-    unseen = advanced(still, beat(step=3), beat(step=3), None, Moment(at(6), at(5), 0))
+    unseen = advanced(still, beat(step=3), beat(step=3), None, TickTimes(at(6), at(5), 0))
     assert unseen.still is None
 
 

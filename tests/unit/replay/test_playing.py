@@ -8,7 +8,7 @@ from stallwatch.incidents.messages import Captured, Judged
 from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
-from stallwatch.replay.playing import Moment, detect, play
+from stallwatch.replay.playing import PlayedMoment, detect, play
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import JOB, START_NS
 from tests.builders.running_job import four, job_run
@@ -33,7 +33,7 @@ def hang(seconds: float = 40) -> list[NodeSnapshot]:
     return job_run(four(stuck_at=20.3), seconds)
 
 
-def between(moments: list[Moment]) -> list[float]:
+def between(moments: list[PlayedMoment]) -> list[float]:
     return [(moment.at_ns - START_NS) / SECOND_NS for moment in moments if moment.snapshot is None]
 
 

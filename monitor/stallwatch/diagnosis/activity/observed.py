@@ -184,7 +184,7 @@ def _own_frames(frames: tuple[CodeFrame, ...]) -> tuple[CodeFrame, ...]:
     return frames
 
 
-class Moment(NamedTuple):
+class JudgedThread(NamedTuple):
     """The judged thread at one look."""
 
     look: RankLook
@@ -193,7 +193,7 @@ class Moment(NamedTuple):
     standing: BlockingLocation
 
 
-def observed(moment: Moment) -> Observation:
+def observed(moment: JudgedThread) -> Observation:
     """Given the judged thread at one look, return what is compared with another look."""
     process, beat = moment.look.process, moment.look.heartbeat
     return Observation(
@@ -215,7 +215,7 @@ def observed(moment: Moment) -> Observation:
     )
 
 
-def _awaited(moment: Moment) -> tuple[Child, ...]:
+def _awaited(moment: JudgedThread) -> tuple[Child, ...]:
     """The threads of its own process that it waits for, as children are seen."""
     own = moment.thread
     threads = awaited_threads(own.frames, own.os_thread_id, moment.look) if own else []

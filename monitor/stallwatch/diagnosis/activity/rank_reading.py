@@ -13,7 +13,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     locate_without_stack,
 )
 from stallwatch.diagnosis.activity.observed import (
-    Moment,
+    JudgedThread,
     issuers,
     kind_of_helpers,
     new_operations,
@@ -72,7 +72,7 @@ _TELLS_MORE = frozenset({"checkpoint", "dataloader", "compile", "store", "init",
 _PULSE_STILL_NS = 3_000_000_000  # the hook's pulse beats once a second
 
 
-def with_gil(now: Moment, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
+def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
     """A thread that owns the GIL while it sleeps stops every other Python thread, the hook's pulse among them."""
     beats = [(look.process.at_ns if look.process else None, look.heartbeat) for look in seen if look.heartbeat]
     still, alive = False, False
@@ -167,7 +167,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
     return with_scene(activity, rank, ident)
 
 
-def _place(now: Moment, standing: BlockingLocation, rank: RankEvidence) -> Place:
+def _place(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) -> Place:
     stack = now.thread.frames if now.thread else ()
     return Place(
         where=standing.where,
@@ -199,7 +199,7 @@ def _are_at_work(helpers: Helpers, process: ProcessLook | None) -> bool:
     return bool(helpers.child and helpers.child.frame) or any(child.state in ("R", "D") for child in children)
 
 
-def _doing(now: Moment, standing: BlockingLocation, rank: RankEvidence) -> Doing:
+def _doing(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) -> Doing:
     sources = rank.sources
     frames = now.thread.frames if now.thread else ()
     own = next(
@@ -248,7 +248,7 @@ def _serves(threads: Iterable[ThreadStack]) -> bool:
     return any(code_origin(frame.filename).module.startswith(_SERVERS) for thread in threads for frame in thread.frames)
 
 
-def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> Moment:
+def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> JudgedThread:
     pid = _pid(look, rank)
     training = look.heartbeat.training_ident if look.heartbeat else None
     thread = blocking_thread(look.threads, pid, issuers(rank.recorders), training)
@@ -264,8 +264,8 @@ def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> Moment:
         pool=manages_processes(look.threads),
     )
     if thread and thread.frames:
-        return Moment(look, thread, kernel, locate(thread.frames, around))
-    return Moment(look, None, kernel, locate_without_stack(around))
+        return JudgedThread(look, thread, kernel, locate(thread.frames, around))
+    return JudgedThread(look, None, kernel, locate_without_stack(around))
 
 
 def _pid(look: RankLook, rank: RankEvidence) -> int | None:
@@ -303,7 +303,7 @@ def _is_gone(process: ProcessLook | None, seen: tuple[RankLook, ...]) -> bool:
     return not process and any(look.heartbeat.ended for look in seen if look.heartbeat)
 
 
-def _shown_frame(now: Moment, stack: tuple[CodeFrame, ...], sources: tuple[SourceLine, ...]) -> Frame | None:
+def _shown_frame(now: JudgedThread, stack: tuple[CodeFrame, ...], sources: tuple[SourceLine, ...]) -> Frame | None:
     """The thread's own line; for a main thread that is ending and waits for another one, that one's."""
     if any(code_origin(frame.filename).origin in (Origin.JOB, Origin.LIBRARY) for frame in stack):
         return job_frame(stack, sources)
@@ -313,7 +313,7 @@ def _shown_frame(now: Moment, stack: tuple[CodeFrame, ...], sources: tuple[Sourc
     return job_frame(stack, sources)
 
 
-def _past_main(now: Moment, pid: int | None) -> bool:
+def _past_main(now: JudgedThread, pid: int | None) -> bool:
     """Exit handlers are called from C, so the main thread's stack no longer begins with a module."""
     if now.thread is None or now.thread is not main_thread(now.look.threads, pid) or not now.thread.frames:
         return False
@@ -354,7 +354,7 @@ def _with_exception(activity: RankActivity, raised: Raised | None) -> RankActivi
     )
 
 
-def _why(now: Moment, standing: BlockingLocation, process: ProcessLook | None) -> tuple[Fact, ...]:
+def _why(now: JudgedThread, standing: BlockingLocation, process: ProcessLook | None) -> tuple[Fact, ...]:
     facts = []
     if now.thread and now.thread.frames:
         index = job_frame_index(now.thread.frames) or 0
