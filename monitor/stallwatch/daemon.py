@@ -30,7 +30,7 @@ from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.control import Command, ControlService
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.past_incidents import joined, make_room, taken_over
-from stallwatch.loop.protocols import SensorPanel, Shares, Starter, Store
+from stallwatch.loop.protocols import SensorPanel, SharedIncidents, Starter, Store
 from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
@@ -70,7 +70,7 @@ class Daemon:
         sampler: Sampler | None = None,
         spare: Store | None = None,
         cannot_go_on: Callable[[], bool] = lambda: False,
-        fleet: Shares | None = None,
+        fleet: SharedIncidents | None = None,
     ) -> None:
         """`cannot_go_on`: asked at each tick; then `run` ends, to be started again by whoever started it."""
         self._config = config

@@ -25,7 +25,7 @@ from unittest.mock import patch
 import stallwatch
 from stallwatch import config
 from stallwatch.bundle import reader
-from stallwatch.bundle.child import Job
+from stallwatch.bundle.child import ParseTask
 from stallwatch.bundle.parsing import answer
 from stallwatch.bundle.report import make_report
 from stallwatch.bundle.workers import Limits, Task
@@ -145,7 +145,7 @@ def parsed_here(tasks: Sequence[Task], limits: Limits) -> None:
     """What bundle.workers and its children do, where it can be watched: they and the socket between are not listed."""
     for task in tasks:
         opened = [(file, descriptor) for file in task.files if (descriptor := file.opened()) is not None]
-        job = Job(tuple(file.part for file, _ in opened), task.rank)
+        job = ParseTask(tuple(file.part for file, _ in opened), task.rank)
         said = answer(job, [descriptor for _, descriptor in opened])
         for (file, descriptor), part in zip(opened, said.parts, strict=True):
             os.close(descriptor)

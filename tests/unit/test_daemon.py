@@ -12,7 +12,7 @@ from stallwatch.config import Config
 from stallwatch.config_sections import TellSection
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.errors import UsageError
-from stallwatch.loop.usage import Usage
+from stallwatch.loop.usage import OwnUsage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
@@ -276,7 +276,7 @@ def test_an_output_that_cannot_start_stops_the_daemon_and_closes_the_rest(tmp_pa
 def test_what_it_cannot_read_of_itself_is_unknown_and_costs_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_handles() -> Usage:
+    def no_handles() -> OwnUsage:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("stallwatch.daemon.own_usage", no_handles)

@@ -13,7 +13,7 @@ from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.log_folders import of_path, run_of
-from stallwatch.formats.recorder_table import RecorderTable, Stacks, expand
+from stallwatch.formats.recorder_table import CallSites, RecorderTable, expand
 from stallwatch.model.evidence import (
     Evidence,
     HeldBack,
@@ -48,7 +48,7 @@ class Assembly:
         self._loose_logs: list[Parsed] = []
         self._log_nodes = 1
         self._incidents: dict[str, Incident] = {}
-        self._stacks = Stacks()
+        self._stacks = CallSites()
         self._summaries: dict[tuple[int, str], RankSummary] = {}
 
     def add(self, file: Found, kind: str, value: Any) -> None:

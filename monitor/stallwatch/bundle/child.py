@@ -18,7 +18,7 @@ READY: Final = b""  # no answer is empty
 _CPU_SECONDS_PER_FILE: Final = 60
 
 
-class Part(msgspec.Struct):
+class OpenFile(msgspec.Struct):
     """One open file, whose descriptor travels with the message."""
 
     kind: str
@@ -26,10 +26,10 @@ class Part(msgspec.Struct):
     look: int
 
 
-class Job(msgspec.Struct):
+class ParseTask(msgspec.Struct):
     """What a parsing child is asked: parts of files, whole or of one rank's recorders."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[OpenFile, ...]
     rank: int | None = None  # all parts are recorders of this rank: reduce them to a summary, and shorten them
 
 
@@ -73,12 +73,12 @@ def main(address_space_bytes: int) -> int:
     return 0
 
 
-def _receive(connection: socket.socket) -> tuple[Job, list[int]] | None:
+def _receive(connection: socket.socket) -> tuple[ParseTask, list[int]] | None:
     data, files, _, _ = socket.recv_fds(connection, 1 << 16, MAXIMUM_PARTS)
     unpacker = Unpacker()
     while data:
         for message in unpacker.feed(data):  # one job at a time is given
-            return msgspec.msgpack.decode(message, type=Job), list(files)
+            return msgspec.msgpack.decode(message, type=ParseTask), list(files)
         data = connection.recv(1 << 16)
     return None
 

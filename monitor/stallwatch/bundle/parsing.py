@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import Job, ParsedParts, Part, PartAnswer
+from stallwatch.bundle.child import OpenFile, ParsedParts, ParseTask, PartAnswer
 from stallwatch.bundle.file_kinds import KINDS, Guess
 from stallwatch.bundle.unpacked import parse_log
 from stallwatch.formats.recorder_table import RecorderTable
@@ -15,7 +15,7 @@ from stallwatch.formats.unreadable import Unreadable
 _NO_MEMORY: Final = "reading it takes more memory than it may"
 
 
-def answer(job: Job, files: Sequence[int]) -> ParsedParts:
+def answer(job: ParseTask, files: Sequence[int]) -> ParsedParts:
     """Parse every part. A file that cannot be read is a problem of its own."""
     try:
         parsed = [_parsed(part, file) for part, file in zip(job.parts, files, strict=True)]
@@ -26,7 +26,7 @@ def answer(job: Job, files: Sequence[int]) -> ParsedParts:
         return ParsedParts(tuple(PartAnswer(problem=_NO_MEMORY) for _ in job.parts), spent=True)
 
 
-def _parsed(part: Part, file: int) -> Any:
+def _parsed(part: OpenFile, file: int) -> Any:
     """What the file says, or a PartAnswer with the problem."""
     kind = KINDS[part.kind]
     try:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import Part
+from stallwatch.bundle.child import OpenFile
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.discovery import Found, readable
 from stallwatch.bundle.file_kinds import KINDS, Snapshots
@@ -54,7 +54,7 @@ def read_history(folder: Path, limits: Limits = DEFAULT_LIMITS) -> History:
             continue  # whoever needs it says that it is not there
         file = Found(kind, path, readable(str(path.relative_to(folder))), str(folder), None, None, 1, size_bytes)
         done = partial(_done, file, said, caveats)
-        tasks.append(Task([FileTask(Part(kind, file.source, 1), size_bytes, opener(file), done)]))
+        tasks.append(Task([FileTask(OpenFile(kind, file.source, 1), size_bytes, opener(file), done)]))
     parse_all(tasks, limits)
     timeline: Snapshots = next(iter(said.get("snapshots", ())), Snapshots(()))
     if timeline.unreadable:

@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch import diagnosis
 from stallwatch.bundle.assembly import Assembly
-from stallwatch.bundle.child import MAXIMUM_PARTS, Part
+from stallwatch.bundle.child import MAXIMUM_PARTS, OpenFile
 from stallwatch.bundle.discovery import Found, readable, survey
 from stallwatch.bundle.file_kinds import KINDS, PackedGuess
 from stallwatch.bundle.workers import DEFAULT_LIMITS, FileTask, Limits, Task, parse_all
@@ -107,7 +107,7 @@ class _Reading:
         return tasks
 
     def _file_task(self, file: Found) -> FileTask:
-        part = Part(file.kind, file.source, file.look)
+        part = OpenFile(file.kind, file.source, file.look)
         return FileTask(part, file.size_bytes, opener(file), partial(self._done, file))
 
     def _done(self, file: Found, value: msgspec.Raw | None, clause: str) -> None:

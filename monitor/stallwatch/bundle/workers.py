@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import READY, Job, ParsedParts, Part
+from stallwatch.bundle.child import READY, OpenFile, ParsedParts, ParseTask
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import start_own
@@ -46,7 +46,7 @@ class FileTask(msgspec.Struct):
     """One file. `open` returns its descriptor, or raises OSError or StallwatchError; `done` gets what came of it: the
     result as msgpack, or the clause that says why there is none."""
 
-    part: Part
+    part: OpenFile
     size_bytes: int
     open: Callable[[], int]
     done: Callable[[msgspec.Raw | None, str], None]
@@ -210,7 +210,7 @@ class _Reader:
         self._given = time.monotonic()
         self._seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
         self.deadline = time.monotonic() + self._seconds + (0.0 if self._is_ready else _START_SECONDS)
-        job = msgspec.msgpack.encode(Job(tuple(file.part for file in task.files), task.rank))
+        job = msgspec.msgpack.encode(ParseTask(tuple(file.part for file in task.files), task.rank))
         try:
             sent = self._worker.ask(job, self.deadline, descriptors)
         except BrokenPipeError:

@@ -17,7 +17,7 @@ _LARGEST_INCIDENT_FILE = 4 << 20
 _MEBIBYTE = 1 << 20
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ByteLimits(msgspec.Struct, frozen=True):
     """Bytes of one rank in this incident, of this incident, of all bundles of its owner, of all that are kept."""
 
     rank: int
@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True):
     whole: int
 
     @classmethod
-    def of(cls, keep_bytes: int) -> "Limits":
+    def of(cls, keep_bytes: int) -> "ByteLimits":
         """Shares of `incidents.keep_bytes`; small settings still leave room for a dump of a usual size."""
         keep = max(keep_bytes, 256 * _MEBIBYTE)
         # A ring of 20,000 entries with Python and C++ stacks is about 120 MiB.
@@ -47,7 +47,7 @@ _INCIDENT = msgspec.json.Decoder(_Incident)
 class Allowance:
     """Of one look at one incident."""
 
-    def __init__(self, bundle: Path, owner: str, limits: Limits) -> None:
+    def __init__(self, bundle: Path, owner: str, limits: ByteLimits) -> None:
         """`owner` as the incident's job has it. What the bundles take is measured when something large is written."""
         self._bundle = bundle
         self._owner = owner

@@ -44,7 +44,7 @@ class UserFilesRequest(msgspec.Struct, frozen=True):
     living: tuple[int, ...] = ()  # processes of this user, some of which may see the files of those that are gone
 
 
-class Found(msgspec.Struct, frozen=True):
+class UserFiles(msgspec.Struct, frozen=True):
     """What a user may read of one rank's files, or why not."""
 
     rank: int
@@ -55,10 +55,10 @@ class Found(msgspec.Struct, frozen=True):
     sources_problem: str = ""
 
 
-_FOUND = msgspec.json.Decoder(tuple[Found, ...])
+_FOUND = msgspec.json.Decoder(tuple[UserFiles, ...])
 
 
-def read_as_user(request: UserFilesRequest, seconds: float) -> tuple[Found, ...]:
+def read_as_user(request: UserFilesRequest, seconds: float) -> tuple[UserFiles, ...]:
     """Ask such a process. Raise NotCaptured when it does not answer in time: a file may lie on a dead file system."""
     command = module_of_ours("stallwatch.captures.as_user")
     ended = run_once(command, seconds, msgspec.json.encode(request), leads_group=False)
@@ -85,16 +85,16 @@ def become(uid: int, gid: int, groups: tuple[int, ...]) -> Person | None:
     return Person(uid, frozenset((gid, *groups))) if capabilities.has(capabilities.DAC_READ_SEARCH) else None
 
 
-def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int], uid: int) -> Found:
+def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int], uid: int) -> UserFiles:
     if wanted.ended_outputs is not None:
         root = roots.get(wanted.mount_namespace)
         if root is None:
-            return Found(wanted.rank, log_problem="its log lies where nobody lives any more: its container is gone")
+            return UserFiles(wanted.rank, log_problem="its log lies where nobody lives any more: its container is gone")
         try:
             lines, files = read_tail_of_ended(wanted.ended_outputs, person, root, uid=uid)
         except (NotCaptured, OSError) as error:
-            return Found(wanted.rank, log_problem=name_of(str(error)))
-        return Found(wanted.rank, tuple(lines), log_files=tuple(files))
+            return UserFiles(wanted.rank, log_problem=name_of(str(error)))
+        return UserFiles(wanted.rank, tuple(lines), log_files=tuple(files))
     log_files: tuple[tuple[int, int], ...] = ()
     log: tuple[str, ...] | None = None
     sources: tuple[SourceLine, ...] = ()
@@ -116,7 +116,7 @@ def _find(wanted: Wanted, person: Person | None, roots: Mapping[str, int], uid: 
                 sources_problem = f"its files cannot be read as its own user: {error.strerror}"
     except (OSError, ValueError) as error:
         log_problem = sources_problem = name_of(f"the process has ended ({error})")
-    return Found(wanted.rank, log, log_problem, log_files, sources, sources_problem)
+    return UserFiles(wanted.rank, log, log_problem, log_files, sources, sources_problem)
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ class Removal(msgspec.Struct, frozen=True, tag="removal"):
     name: str
 
 
-class Note(msgspec.Struct, frozen=True, tag="note"):
+class AttemptNote(msgspec.Struct, frozen=True, tag="note"):
     """What was asked of a rank and whether it answered."""
 
     place: int
@@ -59,7 +59,7 @@ class LookProgress(msgspec.Struct, frozen=True, tag="progress"):
     state: CaptureState
 
 
-Message = FilePiece | Removal | Note | Asks | LookProgress
+Message = FilePiece | Removal | AttemptNote | Asks | LookProgress
 
 
 class Before(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.captures import user_files
-from stallwatch.captures.channel import NODE, BeforeByRank, LookProgress, Note, Sending
+from stallwatch.captures.channel import NODE, AttemptNote, BeforeByRank, LookProgress, Sending
 from stallwatch.captures.flight_recorder import EXTRA, turns
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
@@ -23,7 +23,7 @@ from stallwatch.captures.kernel_log import read_kernel_log
 from stallwatch.captures.profile import LATE_SECONDS, processes
 from stallwatch.captures.rank_look import LookContext, RankCapture
 from stallwatch.captures.ras_capture import RasCapture
-from stallwatch.captures.spec import KINDS, CaptureState, Evidence, Order
+from stallwatch.captures.spec import KINDS, CaptureOrder, CaptureState, Evidence
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
@@ -174,7 +174,7 @@ class LookCapture:
         else:
             self._node.write("kernel_log.txt", "".join(f"{line}\n" for line in lines).encode(), of_look=False)
             attempt = Attempt("kernel_log", self._order.look, asked_ns, True)
-        self._sending.send(Note(NODE, attempt))
+        self._sending.send(AttemptNote(NODE, attempt))
 
 
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
@@ -185,7 +185,7 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 
 def main() -> None:
     """Take one look by the order in the arguments."""
-    order = msgspec.json.decode(sys.argv[1], type=Order)
+    order = msgspec.json.decode(sys.argv[1], type=CaptureOrder)
     give_up_network()
     sending = Sending(sys.stdin.fileno(), sys.stdout.fileno())
     known = read_known(order.known)

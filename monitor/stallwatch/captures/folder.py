@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stallwatch.bundle.writer import as_json
-from stallwatch.captures.channel import Before, Note, Removal, Sending
+from stallwatch.captures.channel import AttemptNote, Before, Removal, Sending
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import NOT_JSON
@@ -52,7 +52,7 @@ class Folder:
 
     def note(self, what: str, asked_at_ns: int | None, answered: bool, detail: str = "") -> None:
         """Add to the incident that something was asked, when (CLOCK_MONOTONIC), and whether and what it answered."""
-        self._sending.send(Note(self._place, Attempt(what, self.look, asked_at_ns, answered, text_of(detail))))
+        self._sending.send(AttemptNote(self._place, Attempt(what, self.look, asked_at_ns, answered, text_of(detail))))
 
     @contextlib.contextmanager
     def attempt(self, what: str) -> Iterator[None]:

@@ -15,16 +15,16 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.bundle.writer import write_json
-from stallwatch.captures.allowance import Allowance, Limits
+from stallwatch.captures.allowance import Allowance, ByteLimits
 from stallwatch.captures.channel import (
     NODE,
     Asks,
+    AttemptNote,
     Before,
     BeforeByRank,
     FilePiece,
-    Message,
-    Note,
     LookProgress,
+    Message,
     Removal,
     messages,
     tell,
@@ -50,7 +50,7 @@ _FILE_LIMIT_BYTES = 300 << 20  # the largest dump is 256 MiB
 # A verdict waits so long for NCCL's word, beyond all that a look waits for anyway.
 _RAS_SECONDS = 3.0
 _RAS_LAST_SECONDS = 6.0
-_IN_MEMORY = Limits(rank=32 << 20, incident=256 << 20, owner=256 << 20, whole=256 << 20)  # of what is only compared
+_IN_MEMORY = ByteLimits(rank=32 << 20, incident=256 << 20, owner=256 << 20, whole=256 << 20)  # of what is only compared
 _COMPARING_BYTES = 2 << 30
 
 
@@ -63,7 +63,7 @@ class Keeper:
         """`ranks`: those that this look is of; nobody else has a folder made. `allowance` bounds what is written."""
         self._folders = {NODE: bundle / "nodes" / node, **{rank: bundle / "ranks" / str(rank) for rank in ranks}}
         self._look = look
-        self._allowance = allowance or Allowance(bundle, "", Limits.of(0))
+        self._allowance = allowance or Allowance(bundle, "", ByteLimits.of(0))
         self._refused: dict[tuple[int, str], str] = {}
         self._attempts: dict[int, list[Attempt]] = {}
         self._parts: dict[tuple[int, str], bytearray] = {}
@@ -91,7 +91,7 @@ class Keeper:
             case Removal(place, name):
                 with self._guarded():
                     self._path(place, name).unlink(missing_ok=True)
-            case Note(place, attempt):
+            case AttemptNote(place, attempt):
                 self._note(place, attempt)
             case Asks(asked_at_ns, asks):
                 thread = threading.Thread(target=self._ask, args=(asked_at_ns, asks), daemon=True)
@@ -211,7 +211,7 @@ def compare(folder: Path, sampling: Sampling) -> Compared:
     return Compared(answered, verdicts, memory)
 
 
-def keep(spec: KeepSpec, bundle: Path, limits: Limits, channel: socket.socket) -> Iterator[CaptureState]:
+def keep(spec: KeepSpec, bundle: Path, limits: ByteLimits, channel: socket.socket) -> Iterator[CaptureState]:
     """Write down below `bundle` what comes; yield where the look stands whenever that changes."""
     keeper = Keeper(bundle, spec.node, spec.ranks, spec.look, Allowance(bundle, spec.owner, limits))
     if spec.look > 1:
@@ -236,7 +236,7 @@ def main() -> None:
         spec = msgspec.json.decode(file.read(), type=KeepSpec)
     with contextlib.ExitStack() as until_the_end:
         if spec.sampling is None:
-            bundle, limits = Path(spec.bundle), Limits.of(spec.keep_bytes)
+            bundle, limits = Path(spec.bundle), ByteLimits.of(spec.keep_bytes)
         else:
             drop_unless_root()
             give_up_network()

@@ -20,7 +20,7 @@ from stallwatch.captures.process_limits import look_around
 from stallwatch.captures.profile import ProfileCapture, UsageCapture, children_to_profile
 from stallwatch.captures.ranks_of_root import refusal
 from stallwatch.captures.sources import lines_of_stacks
-from stallwatch.captures.spec import KINDS, Order
+from stallwatch.captures.spec import KINDS, CaptureOrder
 from stallwatch.captures.stacks import StackCapture
 from stallwatch.model.evidence import ChildProcess, ProcessLook
 from stallwatch.model.reading import Known, Unavailable
@@ -35,7 +35,7 @@ _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with st
 class LookContext(NamedTuple):
     """What every rank's look is given."""
 
-    order: Order
+    order: CaptureOrder
     sending: Sending
     held: Held
     told: BeforeByRank = BeforeByRank()

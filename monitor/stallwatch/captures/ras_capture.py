@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stallwatch.captures.channel import NODE, Asks, Note, Sending
+from stallwatch.captures.channel import NODE, Asks, AttemptNote, Sending
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ranks_of_root import refusal
@@ -65,7 +65,7 @@ class RasCapture:
                 asks[ask] = None
         if refusals:
             said = "; ".join(list(refusals)[:3])
-            self._sending.send(Note(NODE, Attempt("nccl_ras", self._look, asked_ns, False, said)))
+            self._sending.send(AttemptNote(NODE, Attempt("nccl_ras", self._look, asked_ns, False, said)))
         if asks:
             self._sending.send(Asks(asked_ns, tuple(asks)))
 

@@ -48,7 +48,7 @@ SAMPLE = LookKind(
 KINDS = {kind.name: kind for kind in (INCIDENT, SAMPLE)}
 
 
-class Settings(msgspec.Struct, frozen=True):
+class CaptureSettings(msgspec.Struct, frozen=True):
     """What captures are told by their own side alone."""
 
     capture: CaptureSection
@@ -56,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True):
     sample_seconds: float
 
 
-class Order(Settings, frozen=True, kw_only=True):
+class CaptureOrder(CaptureSettings, frozen=True, kw_only=True):
     """To a capture: its side's settings, and of a request its words."""
 
     ranks: tuple[tuple[int, int], ...]  # pid and start ticks, as the daemon asked

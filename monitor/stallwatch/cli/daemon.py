@@ -18,7 +18,7 @@ from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.judging import JudgeRun, command_for
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.privileged import make_rank_directory, side_of
-from stallwatch.loop.protocols import RealStarter, Shares
+from stallwatch.loop.protocols import RealStarter, SharedIncidents
 from stallwatch.loop.sampling import Sampler
 from stallwatch.model.incident import Told
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
@@ -110,7 +110,7 @@ def command(path: Path | None, verbose: bool) -> int:
     return 0
 
 
-def shared_with(config: Config, clock: Clock, told: Callable[[str], Told]) -> Shares | None:
+def shared_with(config: Config, clock: Clock, told: Callable[[str], Told]) -> SharedIncidents | None:
     """How incidents are shared with other nodes; nothing of it is imported where they are not. Raise UsageError."""
     if not config.fleet.url:
         return None

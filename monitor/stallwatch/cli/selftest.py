@@ -73,7 +73,7 @@ def command(
     did not work, which says nothing about the node. Several nodes: `torchrun … -m stallwatch.selftest.rank` on each.
     """
     from stallwatch.selftest.result import SelfTestReport
-    from stallwatch.selftest.self_test import Options, SelfTest
+    from stallwatch.selftest.self_test import SelfTest, SelfTestOptions
     from stallwatch.selftest.words import lines
 
     if schema:
@@ -86,7 +86,7 @@ def command(
         if sys.stderr.isatty() or not as_json:
             click.echo(f"{time.monotonic() - began:6.1f} s  {text}", err=True)
 
-    options = Options(
+    options = SelfTestOptions(
         python=python,
         ranks=ranks,
         backend=backend,

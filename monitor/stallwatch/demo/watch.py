@@ -47,7 +47,7 @@ class Reader(Protocol):
         ...
 
 
-class Daemon(Protocol):
+class WatchedDaemon(Protocol):
     """A running daemon: daemon_child.DaemonChild."""
 
     rank_directory: Path
@@ -86,7 +86,7 @@ class Watch:
         self._stage = 0
         self._said: list[Said] = []
 
-    def run(self, daemon: Daemon, job: Job) -> DemoOutcome:
+    def run(self, daemon: WatchedDaemon, job: Job) -> DemoOutcome:
         """Watch until there is a verdict, a quiet end, or a deadline has passed."""
         struck = self._until_struck(daemon, job)
         if self.fault.is_quiet:
@@ -94,7 +94,7 @@ class Watch:
         self._tell(f"the fault strikes; the daemon is not told: {self.fault.sentence}")
         return self._outcome(daemon, self._until_verdict(daemon, struck))
 
-    def _until_struck(self, daemon: Daemon, job: Job) -> float:
+    def _until_struck(self, daemon: WatchedDaemon, job: Job) -> float:
         """Return the fault's moment on the monotonic clock, for a quiet job that of its first step."""
         for _ in self._polls(START_SECONDS):
             daemon.check()
@@ -107,7 +107,7 @@ class Watch:
                 raise StallwatchError("the job ended before its fault", tail(job.log))
         raise DeadlineExceeded(f"the job did not get going within {START_SECONDS:.0f} s", tail(job.log))
 
-    def _until_verdict(self, daemon: Daemon, struck: float) -> IncidentDocument | None:
+    def _until_verdict(self, daemon: WatchedDaemon, struck: float) -> IncidentDocument | None:
         for _ in self._polls(VERDICT_SECONDS):
             for incident in self._incidents(daemon):
                 if incident.state == "resolved" and incident.severity == "none":
@@ -117,7 +117,7 @@ class Watch:
                     return daemon.client.incident(incident.incident_id)
         return None
 
-    def _until_quiet_end(self, daemon: Daemon, job: Job) -> IncidentDocument | None:
+    def _until_quiet_end(self, daemon: WatchedDaemon, job: Job) -> IncidentDocument | None:
         """Return the first incident about which somebody was told."""
         ended: float | None = None
         for _ in self._polls(QUIET_SECONDS):
@@ -134,7 +134,7 @@ class Watch:
                 return None
         raise DeadlineExceeded(f"the job did not end within {QUIET_SECONDS:.0f} s", tail(job.log))
 
-    def _outcome(self, daemon: Daemon, incident: IncidentDocument | None) -> DemoOutcome:
+    def _outcome(self, daemon: WatchedDaemon, incident: IncidentDocument | None) -> DemoOutcome:
         verdict = incident.verdicts[0] if incident and incident.verdicts else None
         right = agrees(self.fault, self.seed, self.ranks, verdict) if verdict or not incident else False
         return DemoOutcome(
@@ -160,7 +160,7 @@ class Watch:
             self._said.append(said)
         return None if verdict.traits.state in ("undecided", "waits", "well") else verdict
 
-    def _incidents(self, daemon: Daemon) -> tuple[IncidentDocument, ...]:
+    def _incidents(self, daemon: WatchedDaemon) -> tuple[IncidentDocument, ...]:
         daemon.check()
         try:
             incidents = daemon.client.incidents().incidents
@@ -175,7 +175,7 @@ class Watch:
             self._events_told[incident.incident_id] = len(incident.events)
         return mine
 
-    def _show_ranks(self, daemon: Daemon) -> bool:
+    def _show_ranks(self, daemon: WatchedDaemon) -> bool:
         """Tell once that ranks are seen, and once that they step; return whether they do."""
         try:
             ranks = [rank for rank in daemon.client.ranks().ranks if rank.training_job == JOB_NAME]

@@ -43,7 +43,7 @@ class HardwareState(msgspec.Struct, frozen=True):
     lost: tuple[LostGpu, ...] = ()
 
 
-class Fault(msgspec.Struct, frozen=True):
+class GpuFault(msgspec.Struct, frozen=True):
     """A fault of a GPU, whose processes it is of."""
 
     at_ns: int
@@ -69,8 +69,8 @@ class HardwareDetector:
         faults = [*_of_driver(state, seen), *_of_kernel(state, seen)]
         return state, tuple(self._findings(faults, seen))
 
-    def _findings(self, faults: list[Fault], seen: NodeHistory) -> Iterator[Finding]:
-        by_job: dict[JobKey, list[tuple[Fault, RankHistory]]] = {}
+    def _findings(self, faults: list[GpuFault], seen: NodeHistory) -> Iterator[Finding]:
+        by_job: dict[JobKey, list[tuple[GpuFault, RankHistory]]] = {}
         for fault in faults:
             for rank in seen.ranks:
                 # A rank that came later runs on what the fault left; if it does not, it will say so itself.
@@ -116,28 +116,28 @@ def _lost(before: tuple[LostGpu, ...], seen: NodeHistory) -> tuple[LostGpu, ...]
     )
 
 
-def _of_driver(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
+def _of_driver(state: HardwareState, seen: NodeHistory) -> Iterator[GpuFault]:
     users = {gpu.uuid: gpu for gpu in state.users}
     lost = {gpu.uuid: gpu for gpu in state.lost}
     for gpu in seen.gpus:
         pids, name = users[gpu.uuid].pids, f"GPU {gpu.index}"
         for event in gpu.events:
             if event.xid in _STOPS_WORK:
-                yield Fault(event.at_ns, f"{name} reported XID {event.xid}", pids)
+                yield GpuFault(event.at_ns, f"{name} reported XID {event.xid}", pids)
             elif event.kind in _EVENTS:
-                yield Fault(event.at_ns, f"{name} {_EVENTS[event.kind]}", pids)
+                yield GpuFault(event.at_ns, f"{name} {_EVENTS[event.kind]}", pids)
         if gpu.uuid in lost:
             since = lost[gpu.uuid]
-            yield Fault(since.since_ns, f"{name} does not answer: {gpu.unavailable}", pids, passing=since.ticks < 2)
+            yield GpuFault(since.since_ns, f"{name} does not answer: {gpu.unavailable}", pids, passing=since.ticks < 2)
 
 
-def _of_kernel(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
+def _of_kernel(state: HardwareState, seen: NodeHistory) -> Iterator[GpuFault]:
     by_address = {gpu.address: gpu for gpu in state.users if gpu.address}
     for notice in seen.notices:
         heard_ns = seen.at_ns if notice.at_ns is None else notice.at_ns
         if notice.kind == "sxid" and notice.fatal:
             everybody = tuple(pid for user in state.users for pid in user.pids)
-            yield Fault(heard_ns, f"NVSwitch {notice.pci_bus_id} reported SXID {notice.xid}, fatal", everybody)
+            yield GpuFault(heard_ns, f"NVSwitch {notice.pci_bus_id} reported SXID {notice.xid}, fatal", everybody)
         stops = notice.kind == "xid" and notice.xid in _STOPS_WORK and notice.fatal is not False
         if not stops and notice.kind != "off_bus":
             continue
@@ -145,4 +145,4 @@ def _of_kernel(state: HardwareState, seen: NodeHistory) -> Iterator[Fault]:
         pids = (*(gpu.pids if gpu else ()), *((notice.pid,) if notice.pid is not None else ()))
         name = f"GPU {gpu.index}" if gpu else f"GPU {notice.pci_bus_id or 'unknown'}"
         what = "has fallen off the bus" if notice.kind == "off_bus" else f"reported XID {notice.xid}"
-        yield Fault(heard_ns, f"{name} {what}", pids)
+        yield GpuFault(heard_ns, f"{name} {what}", pids)

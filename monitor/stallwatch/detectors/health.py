@@ -30,7 +30,7 @@ _ERRORS = 100  # link errors and replays between two slow reads (ten seconds or 
 _KEPT_ERRORS_NS = 300 * SECOND_NS
 
 
-class Condition(msgspec.Struct, frozen=True):
+class Complaint(msgspec.Struct, frozen=True):
     """One thing that is wrong, by a key that does not change while it lasts."""
 
     key: str
@@ -94,7 +94,7 @@ class HealthDetector:
         return HealthState(tuple(lasting.values()), counters, ports), findings
 
     def _findings(
-        self, conditions: list[Condition], lasting: dict[str, Lasting], seen: NodeHistory
+        self, conditions: list[Complaint], lasting: dict[str, Lasting], seen: NodeHistory
     ) -> Iterator[Finding]:
         pids = {gpu.uuid: gpu.compute_pids or () for gpu in seen.gpus}
         for job, ranks in seen.jobs():
@@ -108,7 +108,7 @@ class HealthDetector:
                     yield self._finding(job, tuple(r.sample.rank for r in mine), condition, lasting, seen.at_ns)
 
     def _finding(
-        self, job: JobKey, ranks: tuple[int, ...], condition: Condition, lasting: dict[str, Lasting], at_ns: int
+        self, job: JobKey, ranks: tuple[int, ...], condition: Complaint, lasting: dict[str, Lasting], at_ns: int
     ) -> Finding:
         since_ns = lasting[condition.key].since_ns
         return Finding(
@@ -123,7 +123,7 @@ class HealthDetector:
         )
 
 
-def _unlike(seen: NodeHistory) -> Iterator[Condition]:
+def _unlike(seen: NodeHistory) -> Iterator[Complaint]:
     """Ranks of one job with other versions or another environment than most."""
     for job, ranks in seen.jobs():
         values: dict[str, dict[str, list[int]]] = {}
@@ -134,12 +134,12 @@ def _unlike(seen: NodeHistory) -> Iterator[Condition]:
             (most, usual), *others = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
             for value, few in others:
                 text = f"ranks differ: {name} is {value} on rank {_listed(few)}, {most} on rank {_listed(usual)}"
-                yield Condition(
+                yield Complaint(
                     f"{job.owner} {job.training_job} {job.epoch} {name} {value}", text, job=job, ranks=tuple(few)
                 )
 
 
-def _of_processes(seen: NodeHistory) -> Iterator[Condition]:
+def _of_processes(seen: NodeHistory) -> Iterator[Complaint]:
     """What a rank itself is about to run out of: file handles, room for its next checkpoint."""
     for job, ranks in seen.jobs():
         name = f"{job.owner} {job.training_job} {job.epoch}"
@@ -150,7 +150,7 @@ def _of_processes(seen: NodeHistory) -> Iterator[Condition]:
             if files and files[0] > _FEW_FILES_LEFT * files[1]:
                 number = rank.sample.rank
                 text = f"rank {number} has {files[0]} of {files[1]} file handles open (ulimit -n)"
-                yield Condition(f"{name} files {number}", text, job=job, ranks=(number,))
+                yield Complaint(f"{name} files {number}", text, job=job, ranks=(number,))
             for disk in rank.sample.disks if rank.alive else ():
                 if _nearly_full(disk):
                     disks.setdefault(disk.path, (disk, []))[1].append(rank.sample.rank)
@@ -159,7 +159,7 @@ def _of_processes(seen: NodeHistory) -> Iterator[Condition]:
             text = f"the disk of {path} has {left} left, and rank {_listed(writers)} writes there"
             if disk.largest_file_bytes > disk.free_bytes:
                 text += f": a file of {disk.largest_file_bytes / (1 << 30):.1f} GiB, as before, does not fit any more"
-            yield Condition(f"{name} disk {path}", text, job=job, ranks=tuple(writers))
+            yield Complaint(f"{name} disk {path}", text, job=job, ranks=tuple(writers))
 
 
 def _nearly_full(disk: DiskSample) -> bool:
@@ -172,30 +172,30 @@ def _listed(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
-def _of_gpus(seen: NodeHistory, counters: tuple[Counters, ...]) -> Iterator[Condition]:
+def _of_gpus(seen: NodeHistory, counters: tuple[Counters, ...]) -> Iterator[Complaint]:
     rose = {c.uuid: dict(c.rose_ns) for c in counters}
     for gpu in seen.gpus:
         name = f"GPU {gpu.index}"
         if reasons := slowdowns(gpu):
             heat = f" at {gpu.temperature_celsius} °C" if gpu.temperature_celsius is not None else ""
             clock = f", {gpu.sm_clock_mhz} MHz" if gpu.sm_clock_mhz is not None else ""
-            yield Condition(
+            yield Complaint(
                 f"{gpu.uuid} slowdown", f"{name} is slowed down: {', '.join(reasons)}{heat}{clock}", gpu.uuid
             )
         if gpu.remap_failed:
-            yield Condition(f"{gpu.uuid} remap", f"{name} could not remap a bad memory row: replace it", gpu.uuid)
+            yield Complaint(f"{gpu.uuid} remap", f"{name} could not remap a bad memory row: replace it", gpu.uuid)
         elif gpu.remap_pending:
             text = f"{name} has a row remapping pending: reset it between jobs"
-            yield Condition(f"{gpu.uuid} remap", text, gpu.uuid)
+            yield Complaint(f"{gpu.uuid} remap", text, gpu.uuid)
         for what in rose.get(gpu.uuid, {}):
-            yield Condition(f"{gpu.uuid} {what}", f"{name}: {what} are rising", gpu.uuid)
+            yield Complaint(f"{gpu.uuid} {what}", f"{name}: {what} are rising", gpu.uuid)
         link, best = gpu.pcie_link, gpu.pcie_link_maximum
         if link and best and link[1] < best[1]:
-            yield Condition(f"{gpu.uuid} pcie", f"{name} has {link[1]} of {best[1]} PCIe lanes", gpu.uuid)
+            yield Complaint(f"{gpu.uuid} pcie", f"{name} has {link[1]} of {best[1]} PCIe lanes", gpu.uuid)
     yield from _memory(seen)
 
 
-def _memory(seen: NodeHistory) -> Iterator[Condition]:
+def _memory(seen: NodeHistory) -> Iterator[Complaint]:
     """One rank's memory far from its peers', with its end near: the next larger batch ends it."""
     for _, ranks in seen.jobs():
         used = {gpu.uuid: share for gpu in seen.gpus if (share := _memory_share(gpu)) is not None}
@@ -208,7 +208,7 @@ def _memory(seen: NodeHistory) -> Iterator[Condition]:
             others = [used[other] for other in mine if other != uuid]
             if len(others) > 1 and used[uuid] > _FULL and used[uuid] > _FAR_FROM_PEERS * median(others):
                 text = f"the memory of GPU {gpu.index} is {used[uuid]:.0%} full, its peers' {median(others):.0%}"
-                yield Condition(f"{uuid} memory", f"{text}: out of memory is near", uuid)
+                yield Complaint(f"{uuid} memory", f"{text}: out of memory is near", uuid)
 
 
 def _memory_share(gpu: Gpu) -> float | None:
@@ -217,19 +217,19 @@ def _memory_share(gpu: Gpu) -> float | None:
     return gpu.memory_used_bytes / gpu.memory_total_bytes
 
 
-def _of_host(host: HostSample, ports: tuple[PortSeen, ...]) -> Iterator[Condition]:
+def _of_host(host: HostSample, ports: tuple[PortSeen, ...]) -> Iterator[Complaint]:
     if host.shared_memory_bytes and host.shared_memory_bytes[0] > _FULL * host.shared_memory_bytes[1]:
         used, size = host.shared_memory_bytes
         text = f"shared memory (/dev/shm) is {used / size:.0%} full: data loaders and NCCL fail when it is"
-        yield Condition("shared memory", text)
+        yield Complaint("shared memory", text)
     if host.open_files and host.open_files[0] > _FEW_FILES_LEFT * host.open_files[1]:
-        yield Condition("open files", f"{host.open_files[0]} of {host.open_files[1]} file handles of the node are open")
+        yield Complaint("open files", f"{host.open_files[0]} of {host.open_files[1]} file handles of the node are open")
     if host.memory_available_bytes is not None and host.memory_available_bytes < _LITTLE_MEMORY_BYTES:
-        yield Condition("memory", f"the node has {host.memory_available_bytes >> 20} MiB of memory left")
+        yield Complaint("memory", f"the node has {host.memory_available_bytes >> 20} MiB of memory left")
     down = {_port_name(port): port.state for port in host.ports or () if not _is_up(port)}
     for port in ports:
         if port.was_up and port.name in down:
-            yield Condition(f"port {port.name}", f"network port {port.name} is {down[port.name]}; it was up before")
+            yield Complaint(f"port {port.name}", f"network port {port.name} is {down[port.name]}; it was up before")
 
 
 def _ports(before: tuple[PortSeen, ...], host: HostSample | None) -> tuple[PortSeen, ...]:

@@ -26,8 +26,8 @@ from stallwatch.model.snapshot import (
 from stallwatch.progress.outside import Outside, seen_from_outside
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.ticks import (
-    TickTimes,
     Ticks,
+    TickTimes,
     advanced,
     counts_steps,
     first_seen,

@@ -29,7 +29,7 @@ class RankPace(msgspec.Struct, frozen=True):
     waited: tuple[int, ...]  # by block: in how many of the moments it had a collective pending
 
 
-class Pace(msgspec.Struct, frozen=True):
+class NodePace(msgspec.Struct, frozen=True):
     """One node's ranks of a job."""
 
     steps: int  # of a block: a power of two
@@ -41,7 +41,7 @@ class Pace(msgspec.Struct, frozen=True):
     since_step: int  # of the first look
 
 
-def paces(state: DetectionState) -> dict[JobKey, Pace]:
+def paces(state: DetectionState) -> dict[JobKey, NodePace]:
     """Given what detection remembers, return what is to be said of each job that has ranks elsewhere too."""
     slow = dict(state.of_detectors).get(SlowDetector.name)
     if state.history is None or not isinstance(slow, SlowState):
@@ -49,7 +49,7 @@ def paces(state: DetectionState) -> dict[JobKey, Pace]:
     return dict(_paces(state.history, waits_of(slow)))
 
 
-def _paces(history: NodeHistory, waits: dict[JobKey, tuple[Looks, int]]) -> Iterator[tuple[JobKey, Pace]]:
+def _paces(history: NodeHistory, waits: dict[JobKey, tuple[Looks, int]]) -> Iterator[tuple[JobKey, NodePace]]:
     for job, ranks in history.jobs():
         looks, first_mark = waits.get(job, (Looks(), -1))
         here = {rank.sample.rank for rank in ranks}
@@ -62,7 +62,7 @@ def _paces(history: NodeHistory, waits: dict[JobKey, tuple[Looks, int]]) -> Iter
             yield job, pace
 
 
-def pace_of(looks: Looks, step_seconds: float, since_step: int) -> Pace | None:
+def pace_of(looks: Looks, step_seconds: float, since_step: int) -> NodePace | None:
     """Return a node's pace by its looks; None where nobody counts steps, or there are too few."""
     counted = [look for look in looks.looks if look.step >= 0]
     if len(counted) < 2 or not step_seconds:
@@ -89,4 +89,4 @@ def pace_of(looks: Looks, step_seconds: float, since_step: int) -> Pace | None:
         RankPace(member.rank, tuple(round(count / newest, 3) for count in member.role), tuple(own))
         for member, own in members
     )
-    return Pace(steps, first, tuple(ticks), ranks, step_seconds, looks.nccl, since_step)
+    return NodePace(steps, first, tuple(ticks), ranks, step_seconds, looks.nccl, since_step)

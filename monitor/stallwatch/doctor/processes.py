@@ -11,7 +11,7 @@ from stallwatch.node.procfs import Stat, parse_stat
 _LIMIT_BYTES = 1 << 20
 
 
-class Holder(NamedTuple):
+class SocketHolder(NamedTuple):
     """A process that has a socket open."""
 
     pid: int
@@ -97,7 +97,7 @@ def _thread_folders(proc: Path, pid: int) -> list[Path]:
         return []
 
 
-def holders_of(proc: Path, inodes: set[int]) -> tuple[Holder, ...]:
+def holders_of(proc: Path, inodes: set[int]) -> tuple[SocketHolder, ...]:
     """Every process that holds one of these sockets, as far as we may look."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     found = []
@@ -105,7 +105,7 @@ def holders_of(proc: Path, inodes: set[int]) -> tuple[Holder, ...]:
         if any(target in wanted for target in open_files(proc, pid)):
             stat = stat_of(proc, pid)
             found.append(
-                Holder(
+                SocketHolder(
                     pid=pid,
                     command=command_of(proc, pid),
                     state=stat.state if stat else "",

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from stallwatch.detectors.looks import Member, peers_of
-from stallwatch.detectors.pace import Pace
+from stallwatch.detectors.pace import NodePace
 from stallwatch.detectors.slow import held_back, price_of
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
@@ -55,11 +55,11 @@ class PaceVerdict(msgspec.Struct, frozen=True):
     quiet: int = 0
 
 
-_PACE = msgspec.msgpack.Decoder(Pace)
+_PACE = msgspec.msgpack.Decoder(NodePace)
 encode_pace = msgspec.msgpack.Encoder().encode
 
 
-def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict[str, Pace]:
+def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict[str, NodePace]:
     """Return what may be compared: of each node what is signed, and no rank that several nodes claim."""
     found = {}
     for node in sorted(sealed):
@@ -76,7 +76,7 @@ def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict
     }
 
 
-def _is_whole(pace: Pace) -> bool:
+def _is_whole(pace: NodePace) -> bool:
     """Whether what was written by another is of the form that is reckoned with here."""
     lengths = {len(pace.ticks), *(len(rank.waited) for rank in pace.ranks)}
     is_power = 0 < pace.steps <= 1 << 20 and pace.steps & (pace.steps - 1) == 0
@@ -84,7 +84,7 @@ def _is_whole(pace: Pace) -> bool:
     return len(lengths) == 1 and is_power and pace.first >= 0 and few and min(pace.ticks, default=0) >= 0
 
 
-def judge_pace(paces: Mapping[str, Pace], minimum_share: float, before: PaceVerdict) -> PaceVerdict:
+def judge_pace(paces: Mapping[str, NodePace], minimum_share: float, before: PaceVerdict) -> PaceVerdict:
     """Given what each node says, and the verdict before, return who holds the job back now."""
     beside = _side_by_side(paces)
     least = max(
@@ -101,7 +101,7 @@ def judge_pace(paces: Mapping[str, Pace], minimum_share: float, before: PaceVerd
 
 
 def _verdict(
-    least: Least, beside: Mapping[str, Pace], before: PaceVerdict, of_nodes: int, of_ranks: int
+    least: Least, beside: Mapping[str, NodePace], before: PaceVerdict, of_nodes: int, of_ranks: int
 ) -> PaceVerdict:
     peers = next(one for one in _peers(beside) if set(least.ranks) <= {rank for rank, _ in one})
     nodes = tuple(node for node, pace in beside.items() if {rank.rank for rank in pace.ranks} & set(least.ranks))
@@ -132,7 +132,7 @@ def _verdict(
     )
 
 
-def _was_always(peers: Sequence[tuple[int, Column]], least: Least, pace: Pace) -> bool:
+def _was_always(peers: Sequence[tuple[int, Column]], least: Least, pace: NodePace) -> bool:
     earlier = [(rank, column[: -least.looks]) for rank, column in peers]
     so = was_so(earlier, least)
     return so if so is not None else pace.first * pace.steps <= _FIRST_STEPS + pace.steps
@@ -159,7 +159,7 @@ def _before(peers: Sequence[tuple[int, Column]], window: int) -> list[tuple[int,
     return [(rank, column[-2 * window : -window]) for rank, column in peers]
 
 
-def _peers(beside: Mapping[str, Pace]) -> list[list[tuple[int, Column]]]:
+def _peers(beside: Mapping[str, NodePace]) -> list[list[tuple[int, Column]]]:
     """(rank, column) of those that run one program, where there are enough of them and on several nodes."""
     columns = {
         rank.rank: tuple(zip(pace.ticks, rank.waited, strict=True)) for pace in beside.values() for rank in pace.ranks
@@ -178,7 +178,7 @@ def _peers(beside: Mapping[str, Pace]) -> list[list[tuple[int, Column]]]:
     ]
 
 
-def _side_by_side(paces: Mapping[str, Pace]) -> dict[str, Pace]:
+def _side_by_side(paces: Mapping[str, NodePace]) -> dict[str, NodePace]:
     """Lay the nodes' blocks beside each other: blocks of as many steps, the same numbers, each seen by all; who is not
     where most are is left out."""
     known = {node: pace for node, pace in paces.items() if pace.ranks and pace.ticks}
@@ -202,7 +202,7 @@ def _side_by_side(paces: Mapping[str, Pace]) -> dict[str, Pace]:
     return {node: _only(pace, blocks) for node, (pace, _) in covered.items()}
 
 
-def _in_blocks(pace: Pace, steps: int) -> Pace:
+def _in_blocks(pace: NodePace, steps: int) -> NodePace:
     """The same in blocks of more steps; what does not fill one is left out."""
     if steps == pace.steps:
         return pace
@@ -222,7 +222,7 @@ def _in_blocks(pace: Pace, steps: int) -> Pace:
     )
 
 
-def _only(pace: Pace, blocks: Sequence[int]) -> Pace:
+def _only(pace: NodePace, blocks: Sequence[int]) -> NodePace:
     places = [block - pace.first for block in blocks]
     return msgspec.structs.replace(
         pace,

@@ -81,7 +81,7 @@ def parse(data: bytes) -> KernelLog:
     """Given a kernel log's bytes (its end, when it is long), return its last lines and what is of note in it."""
     raw = data.decode("utf-8", "surrogateescape").splitlines()
     lines = [line_of(strip_colours(line))[:_MAXIMUM_LINE] for line in raw]
-    reading = Reading()
+    reading = KernelLogReading()
     for number, line in enumerate(lines, 1):
         reading.feed(line, number)
     return KernelLog(tuple(lines[-_KEPT_LINES:]), tuple(reading.events[-_KEPT_EVENTS:]))
@@ -92,7 +92,7 @@ def may_tell(line: str) -> bool:
     return any(needle in line for needle in NEEDLES)
 
 
-class Reading:
+class KernelLogReading:
     """Fed line by line, of any log: of a line that the kernel did not write it takes no notice."""
 
     def __init__(self) -> None:

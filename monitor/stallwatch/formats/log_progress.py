@@ -35,7 +35,7 @@ def is_of_a_log(text: str) -> bool:
     return _STEP.search(text) is not None or _LOGGED.search(text, 0, _LONGEST_MARK) is not None
 
 
-class Progress:
+class LogProgress:
     """Lines that show that training went on, and where."""
 
     def __init__(self) -> None:

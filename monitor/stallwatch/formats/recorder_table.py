@@ -161,7 +161,7 @@ class TableBuilder:
         )
 
 
-class Stacks:
+class CallSites:
     """Call sites shared by all recorders of an incident, so that 512 ranks of one program hold each stack once."""
 
     def __init__(self) -> None:
@@ -175,9 +175,9 @@ class Stacks:
         return [self._sites.setdefault(stack, stack) for stack in stacks]
 
 
-def expand(table: RecorderTable, stacks: Stacks | None = None, rows: Sequence[int] | None = None) -> Recorder:
+def expand(table: RecorderTable, stacks: CallSites | None = None, rows: Sequence[int] | None = None) -> Recorder:
     """The recorder that a table stands for; only the given rows of it, when `rows` is given."""
-    sites = (stacks or Stacks()).of(table)
+    sites = (stacks or CallSites()).of(table)
     kind_of, numbers, durations = array("I", table.kind_of), array("q", table.numbers), array("d", table.durations_ms)
     operations = []
     for row in range(len(kind_of)) if rows is None else rows:

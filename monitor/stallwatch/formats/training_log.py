@@ -26,7 +26,7 @@ from stallwatch.formats.log_prefix import (
     strip_colours,
     within_json,
 )
-from stallwatch.formats.log_progress import Progress
+from stallwatch.formats.log_progress import LogProgress
 from stallwatch.formats.log_time import LineTime, moment
 from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
 from stallwatch.formats.outside_text import line_of
@@ -131,7 +131,7 @@ class _Reading:
     def __init__(self) -> None:
         self.events: list[LogEvent] = []
         self.summary = Summary()
-        self.kernel = kernel_log.Reading()
+        self.kernel = kernel_log.KernelLogReading()
         self._blocks = Blocks(self.events)
         self.owners = Owners()
         self._writers: dict[int, str] = {}  # of an event, by its place
@@ -140,7 +140,7 @@ class _Reading:
         self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
         self._now: LineTime | None = None
-        self._progress = Progress()
+        self._progress = LogProgress()
         self._listed = False
         self._section: int | None = None  # whose part of the log this is
         self._child: int | None = None  # local rank of a child, whose traceback comes next

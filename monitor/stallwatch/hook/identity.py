@@ -50,7 +50,7 @@ class World(NamedTuple):
     is_ranked: bool  # False: no launcher named a rank
 
 
-class Process(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """What tells this process from all others that had or have its pid, on this node and in its containers."""
 
     pid: int
@@ -59,10 +59,10 @@ class Process(NamedTuple):
     node: str
 
 
-def this_process() -> Process:
+def this_process() -> ProcessIdentity:
     """Return who this process is, by /proc; `start_ticks` is -1 where the kernel does not tell."""
     pid = os.getpid()
-    return Process(pid, start_ticks(pid) or -1, os.stat("/proc/self/ns/pid").st_ino, os.uname().nodename)
+    return ProcessIdentity(pid, start_ticks(pid) or -1, os.stat("/proc/self/ns/pid").st_ino, os.uname().nodename)
 
 
 def start_ticks(pid: int) -> "Optional[int]":
@@ -78,7 +78,7 @@ def start_ticks(pid: int) -> "Optional[int]":
 
 def world_of(
     environment: "Mapping[str, str]",
-    process: "Optional[Process]",
+    process: "Optional[ProcessIdentity]",
     store: "Optional[tuple[str, str]]" = None,
     arguments: "Optional[Callable[[], Sequence[str]]]" = None,
 ) -> World:
@@ -130,7 +130,7 @@ def _slurm_step(environment: "Mapping[str, str]") -> str:
 
 def _training_job(
     environment: "Mapping[str, str]",
-    process: "Optional[Process]",
+    process: "Optional[ProcessIdentity]",
     address: str,
     port: str,
     arguments: "Callable[[], Sequence[str]]",
@@ -178,12 +178,12 @@ def _own_arguments() -> "list[str]":
         return file.read(65_536).decode("utf-8", "surrogateescape").split("\0")
 
 
-def parent_mark(process: Process, world: World) -> str:
+def parent_mark(process: ProcessIdentity, world: World) -> str:
     """What a process leaves in its environment for those that it starts."""
     return f"{process.pid}:{process.start_ticks}:{process.pid_namespace}:{world.rank}:{world.epoch}"
 
 
-def is_child(mark: str, process: Process, world: World) -> bool:
+def is_child(mark: str, process: ProcessIdentity, world: World) -> bool:
     """Whether a live process of the same rank and world started this one (multiprocessing's spawn runs a top-level
     attach() again): then it is no rank of its own."""
     parts = mark.split(":", 4)

@@ -21,7 +21,7 @@ from stallwatch.hook import layout, native
 from stallwatch.hook.beat import Phases
 from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
-from stallwatch.hook.identity import Process, World
+from stallwatch.hook.identity import ProcessIdentity, World
 from stallwatch.hook.rank_directory import CREATE, choose_directory, is_read, strangers
 from stallwatch.hook.training_thread import TrainingThread
 
@@ -32,7 +32,7 @@ LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a
 class RankFile:
     """One process' record, and the place of its other files."""
 
-    def __init__(self, directory: str, rank: int, process: Process) -> None:
+    def __init__(self, directory: str, rank: int, process: ProcessIdentity) -> None:
         """Create the file with its space reserved. Raise OSError."""
         self.directory = directory
         self.rank = rank
@@ -96,7 +96,7 @@ class Publication:
 
     def __init__(
         self,
-        process: Process,
+        process: ProcessIdentity,
         world: World,
         is_child: bool,
         read_steps: "Callable[[], tuple[int, tuple[int, ...]]]",

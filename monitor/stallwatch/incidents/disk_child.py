@@ -17,10 +17,10 @@ from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.disk import LIMIT_BYTES, Call, DiskAnswer, Failed
+from stallwatch.node.disk import LIMIT_BYTES, DiskAnswer, DiskCall, Failed
 from stallwatch.node.framing import answer_requests, as_child
 
-_CALL = msgspec.msgpack.Decoder(Call)
+_CALL = msgspec.msgpack.Decoder(DiskCall)
 _ARGUMENTS = msgspec.msgpack.Decoder(list[Any])
 
 

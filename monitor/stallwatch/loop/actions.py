@@ -180,7 +180,9 @@ class ActionRunner:
             self._news.append(Captured(incident.incident_id, look, complete=False, done=True, problem=problem))
             raise
         lasts = slowness.profile_seconds(incident, look) > 0
-        self._looks[incident.incident_id] = _LookUnderWay(look, capture, incident.job.owner, self._now_ns(), lasts=lasts)
+        self._looks[incident.incident_id] = _LookUnderWay(
+            look, capture, incident.job.owner, self._now_ns(), lasts=lasts
+        )
 
     def _write_ends(self, incident: Incident, look: int, targets: Sequence[RankSample]) -> None:
         """Who has ended, and how, needs no look: it is told though the privileged side stands for ever."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.captures.spec import Settings
+from stallwatch.captures.spec import CaptureSettings
 from stallwatch.config import Config
 from stallwatch.errors import Denied, UsageError
 from stallwatch.model.snapshot import SENSORS, RankSample
@@ -39,7 +39,7 @@ def settings_of(config: Config, renew: Sequence[str] = ()) -> dict[str, Any]:
         release_file=str(Path(config.daemon.run_directory) / gpu_release.FILE),
     )
     seconds = config.capture.seconds + _LATE_SECONDS
-    captures = Settings(config.capture, seconds, config.drift.seconds)
+    captures = CaptureSettings(config.capture, seconds, config.drift.seconds)
     return {
         "sensor_names": [sensor.name for sensor in SENSORS],
         "sensors": msgspec.to_builtins(options),

@@ -10,7 +10,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.config_sections import DiagnosisSection
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.detectors.pace import Pace
+from stallwatch.detectors.pace import NodePace
 from stallwatch.incidents import looking, slowness
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event
@@ -105,7 +105,7 @@ class Store(Protocol):
         ...
 
 
-class Shares(Protocol):
+class SharedIncidents(Protocol):
     """Incidents that other nodes see too: loop.shared_incidents.Fleet. Nothing waits."""
 
     @property
@@ -119,7 +119,7 @@ class Shares(Protocol):
 
     def moves(
         self,
-        paces: Callable[[], Mapping[JobKey, Pace]],
+        paces: Callable[[], Mapping[JobKey, NodePace]],
         jobs: Sequence[JobFacts],
         findings: Sequence[Finding],
         at_ns: int,

@@ -11,7 +11,7 @@ from stallwatch import __version__
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.detectors.pace import Pace
+from stallwatch.detectors.pace import NodePace
 from stallwatch.detectors.slow import searched_share
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.link import Link
@@ -126,7 +126,7 @@ class Fleet:
 
     def moves(
         self,
-        paces: Callable[[], Mapping[JobKey, Pace]],
+        paces: Callable[[], Mapping[JobKey, NodePace]],
         jobs: Sequence[JobFacts],
         findings: Sequence[Finding],
         at_ns: int,

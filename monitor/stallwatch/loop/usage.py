@@ -13,14 +13,14 @@ _TIMES, _RSS = slice(11, 15), 21  # after the command's ")" in /proc/<pid>/stat;
 _ENDED = (FileNotFoundError, ProcessLookupError)
 
 
-class Usage(msgspec.Struct, frozen=True):
+class OwnUsage(msgspec.Struct, frozen=True):
     """What the daemon and its children use."""
 
     cpu_seconds: float
     resident_bytes: int
 
 
-def own_usage(proc: Path = Path("/proc")) -> Usage:
+def own_usage(proc: Path = Path("/proc")) -> OwnUsage:
     """Return CPU and memory of this process, its living children and theirs; ended ones count their CPU.
 
     Raise OSError where /proc cannot be read, for want of handles for instance: part of it would look like all.
@@ -34,7 +34,7 @@ def own_usage(proc: Path = Path("/proc")) -> Usage:
             continue
         cpu_seconds += sum(map(int, fields[_TIMES])) / TICKS_PER_SECOND
         resident_bytes += int(fields[_RSS]) * _PAGE_BYTES
-    return Usage(cpu_seconds, resident_bytes)
+    return OwnUsage(cpu_seconds, resident_bytes)
 
 
 def _children(proc: Path) -> Iterable[int]:

@@ -48,7 +48,7 @@ class Talking(Protocol):
 Start = Callable[[], Talking]
 
 
-class Process(subprocess.Popen[bytes]):
+class PopenChild(subprocess.Popen[bytes]):
     """One that leads a session is killed with all that it started in it; another one is in our own group, for who ends
     us to end too."""
 
@@ -74,12 +74,12 @@ class OwnChild:
     def __init__(
         self, command: Sequence[str], *, leads_session: bool = True, quiet: bool = False, lends: Sequence[int] = ()
     ) -> None:
-        """`leads_session` as in Process. Of a `quiet` one nobody hears what it says on standard error. `lends`:
+        """`leads_session` as in PopenChild. Of a `quiet` one nobody hears what it says on standard error. `lends`:
         descriptors that it keeps, by the same numbers. Raise OSError."""
         self.channel, theirs = socket.socketpair()
         with theirs:
             try:
-                self.child: Child = Process(
+                self.child: Child = PopenChild(
                     command,
                     leads_session=leads_session,
                     stdin=theirs.fileno(),

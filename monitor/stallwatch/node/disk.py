@@ -21,7 +21,7 @@ LIMIT_BYTES = 1 << 30  # of a call, and of its answer
 _KILLED_SECONDS = 0.5  # until a process that was killed is gone, unless it is in the kernel's hands
 
 
-class Call(msgspec.Struct, frozen=True):
+class DiskCall(msgspec.Struct, frozen=True):
     """What a disk's child is asked."""
 
     name: str  # of a function in the child's table
@@ -93,7 +93,7 @@ class Disk:
             raise self._hangs()
         try:
             self._settle()
-            body = msgspec.msgpack.encode(Call(name, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+            body = msgspec.msgpack.encode(DiskCall(name, msgspec.Raw(msgspec.msgpack.encode(arguments))))
             answer = self._asked(body, deadline)
             if answer is _ENDED and name not in _ONCE:
                 answer = self._asked(body, deadline)  # whatever killed it may have meant another

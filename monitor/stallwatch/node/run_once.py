@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
-from stallwatch.node.children import Process
+from stallwatch.node.children import PopenChild
 from stallwatch.node.memory_file import memory_file
 
 _END_SECONDS = 1.0
@@ -20,7 +20,7 @@ _LAST_WORDS_BYTES = 4 << 10
 
 # Children that not even SIGKILL has ended (in the kernel's hands): nothing waits for them, the interpreter's end
 # included.
-_LEFT_BEHIND: list[Process] = []
+_LEFT_BEHIND: list[PopenChild] = []
 
 
 class Ended(NamedTuple):
@@ -66,7 +66,7 @@ class RunOnce:
         try:
             with contextlib.ExitStack() as given:
                 stdin = subprocess.PIPE if request is None else given.enter_context(memory_file(request)).fileno()
-                self._child = Process(
+                self._child = PopenChild(
                     command,
                     leads_session=leads_group,
                     stdin=stdin,

@@ -8,14 +8,14 @@ from stallwatch.config import Config
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.run_once import RunOnce
-from stallwatch.outputs.archive_child import Order
+from stallwatch.outputs.archive_child import ArchiveOrder
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 
 _SECONDS = 300.0  # of one bundle
 _ATTEMPTS = 5
 _MOST_KNOWN = 512  # incidents; older ones are on no report any more
 
-Run = Callable[[Order, float], str]
+Run = Callable[[ArchiveOrder, float], str]
 """Carries it out within some seconds; returns what is wrong, "" when nothing is."""
 
 
@@ -57,7 +57,7 @@ class Archive:
         key = (incident.incident_id, incident.is_over)
         if not self._is_wanted(incident):
             return  # handed over twice while it was under way
-        order = Order(
+        order = ArchiveOrder(
             self._archive, self._options_file, self._keep_days, incident.shared_id, incident.node, incident.bundle
         )
         problem = self._run(order, _SECONDS)
@@ -68,7 +68,7 @@ class Archive:
         while len(self._done) > _MOST_KNOWN:
             del self._done[next(iter(self._done))]
 
-    def _in_child(self, order: Order, seconds: float) -> str:
+    def _in_child(self, order: ArchiveOrder, seconds: float) -> str:
         try:
             command = module_of_ours("stallwatch.outputs.archive_child")
             self._child = RunOnce(command, msgspec.json.encode(order), limit_bytes=8 << 30)

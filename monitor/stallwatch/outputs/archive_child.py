@@ -1,5 +1,5 @@
-"""Archives one bundle: `python -m stallwatch.outputs.archive_child`, an Order on standard input, where it lies on
-standard output. A storage that does not answer holds up this process and no other."""
+"""Archives one bundle: `python -m stallwatch.outputs.archive_child`, an ArchiveOrder on standard input, where it lies
+on standard output. A storage that does not answer holds up this process and no other."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.node.capabilities import drop_unless_root
 
 
-class Order(msgspec.Struct, frozen=True):
+class ArchiveOrder(msgspec.Struct, frozen=True):
     """One bundle to copy into the archive, and what it is called there."""
 
     archive: str
@@ -28,7 +28,7 @@ class Order(msgspec.Struct, frozen=True):
 def main() -> int:
     """Archive the bundle that standard input describes."""
     drop_unless_root()
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=ArchiveOrder)
     try:
         options = _options(order.options_file)
         where = put(order.archive, options, order.incident_id, order.node, Path(order.folder), time.time_ns())

@@ -26,7 +26,7 @@ _MOST_OF_A_PEER = 32
 log = logging.getLogger(__name__)
 
 
-class Held(Protocol):
+class HeldConnection(Protocol):
     """What a place holds: a connection."""
 
     @property
@@ -114,23 +114,23 @@ class Places:
     def __init__(self, most: int | None = None, most_of_a_peer: int = _MOST_OF_A_PEER) -> None:
         self._most = most or _affordable()
         self._most_of_a_peer = most_of_a_peer
-        self._of: dict[Peer, set[Held]] = {}
+        self._of: dict[Peer, set[HeldConnection]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.dropped_total = 0
 
-    def enter(self, connection: Held) -> None:
+    def enter(self, connection: HeldConnection) -> None:
         """Take it in. Where that is one too many, another goes; it goes itself where all others wait for us."""
         own = self._of.setdefault(connection.peer, set())
         own.add(connection)
         if len(own) > self._most_of_a_peer:
             self._make_room(own, connection)
         elif len(self) > self._most:
-            largest: set[Held] = max(self._of.values(), key=len)
+            largest: set[HeldConnection] = max(self._of.values(), key=len)
             self._make_room(largest, connection)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._look)
 
-    def leave(self, connection: Held) -> None:
+    def leave(self, connection: HeldConnection) -> None:
         """Give the place of a connection back."""
         own = self._of.get(connection.peer, set())
         own.discard(connection)
@@ -140,7 +140,7 @@ class Places:
     def __len__(self) -> int:
         return sum(map(len, self._of.values()))
 
-    def _make_room(self, among: Iterable[Held], newcomer: Held) -> None:
+    def _make_room(self, among: Iterable[HeldConnection], newcomer: HeldConnection) -> None:
         waiting = [(since, one) for one in among if one is not newcomer and (since := one.waits_since()) is not None]
         self._drop(min(waiting, key=lambda pair: pair[0])[1] if waiting else newcomer)
 
@@ -152,7 +152,7 @@ class Places:
         again = asyncio.get_running_loop().call_later
         self._sweep = again(_SWEEP_SECONDS, self._look) if self._of else None
 
-    def _drop(self, connection: Held) -> None:
+    def _drop(self, connection: HeldConnection) -> None:
         self.leave(connection)
         connection.drop()
         self.dropped_total += 1

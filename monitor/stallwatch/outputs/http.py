@@ -27,7 +27,7 @@ from stallwatch.outputs.output_health import OutputHealth, health
 from stallwatch.outputs.page_token import read_or_make, read_token
 from stallwatch.outputs.sessions import Sessions
 from stallwatch.outputs.sockets import SOCKET_NAME, HeldByAnother, listen_tcp, listen_unix, split_address
-from stallwatch.outputs.viewer import Group
+from stallwatch.outputs.viewer import UserGroup
 from stallwatch.outputs.web_server import WebServer
 
 logger = logging.getLogger("stallwatch.outputs")
@@ -101,7 +101,7 @@ class HttpOutput:
         http = self._config.http
         if not http.socket_for_everybody:
             return listen_unix(self.socket_path, http.socket_group), control_app(endpoints)
-        guard = SocketGuard(Group(http.socket_group))
+        guard = SocketGuard(UserGroup(http.socket_group))
         return listen_unix(self.socket_path, http.socket_group, 0o666), control_app(endpoints, guard)
 
     def _tcp_if_free(self, endpoints: Endpoints, run_directory: Path) -> list[tuple[socket.socket, Starlette]]:
@@ -135,7 +135,7 @@ class HttpOutput:
                 f"{http.proxy_token_file}: the proxy's token is the page's",
                 "Whoever has the page's token could say to be anybody: openssl rand -hex 32 makes another one.",
             )
-        return Proxy(token, http.proxy_user_header, Group(http.socket_group))
+        return Proxy(token, http.proxy_user_header, UserGroup(http.socket_group))
 
     def _serve(self, listening: list[tuple[socket.socket, Starlette]]) -> None:
         self._servers = [WebServer(_server_config(app)) for _, app in listening]

@@ -13,7 +13,7 @@ from stallwatch.formats.addresses import is_loopback
 from stallwatch.outputs.page_token import equal
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.sessions import SESSION_SECONDS, Sessions
-from stallwatch.outputs.viewer import EVERYTHING, Group, Viewer
+from stallwatch.outputs.viewer import EVERYTHING, UserGroup, Viewer
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _LONGEST_NAME = 256
@@ -24,7 +24,7 @@ class Proxy(NamedTuple):
 
     token: str
     header: str
-    group: Group
+    group: UserGroup
 
 
 class TokenGuard:
@@ -120,7 +120,7 @@ class TokenGuard:
 class SocketGuard:
     """On a control socket that is open to every user: the kernel says who asks."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: UserGroup) -> None:
         self._group = group
 
     def api(self, endpoint: Endpoint) -> Endpoint:

@@ -18,7 +18,7 @@ _MOST_UNDER_WAY = 8
 _MOST_UNDER_WAY_OF_USER = 2
 
 
-class Held(NamedTuple):
+class WaitingMessages(NamedTuple):
     """Messages of one user that wait for room in his budget."""
 
     owner: str
@@ -112,7 +112,7 @@ class RateCap:
         free = (self._free_ns(purse, now_ns) for purse in _purses(_heads(queue)))
         return min((moment_ns for moment_ns in free if moment_ns > now_ns), default=None)
 
-    def held(self, queue: Sequence[Message], now_ns: int) -> tuple[Held, ...]:
+    def held(self, queue: Sequence[Message], now_ns: int) -> tuple[WaitingMessages, ...]:
         """What waits for its user's budget."""
         held = []
         for owner in dict.fromkeys(message.owner for message in queue):
@@ -122,7 +122,7 @@ class RateCap:
             if until_ns is not None and not any(
                 self._batch(purse, heads, own, now_ns, False) for purse in _purses(heads)
             ):
-                held.append(Held(owner, len(own), until_ns))
+                held.append(WaitingMessages(owner, len(own), until_ns))
         return tuple(held)
 
     def _beside(self, heads: Sequence[_Head], *, only_critical: bool) -> list[_Head]:

@@ -43,7 +43,7 @@ def viewer_of(request: Request) -> Viewer:
     return found
 
 
-class Group:
+class UserGroup:
     """The group whose members see everybody's jobs. Its methods ask the node's directory of users, and may block."""
 
     def __init__(self, name: str) -> None:

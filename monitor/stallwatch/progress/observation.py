@@ -18,7 +18,7 @@ class Stack(NamedTuple):
     is_in_job: bool  # the innermost frame is a line of the job's own
 
 
-class Child(NamedTuple):
+class SeenChild(NamedTuple):
     """A child process at one observation."""
 
     pid: int
@@ -43,5 +43,5 @@ class Observation(NamedTuple):
     receives: bool = False  # it stands in a blocking receive or send of a socket: each wake of it is bytes that came
     wakes: int | None = None  # of the judged thread, so far
     own_wakes: int = 0  # of those that follow: what the look itself did to it
-    children: tuple[Child, ...] = ()
-    awaited: tuple[Child, ...] = ()  # the threads of its process that it waits for; their ids are the threads'
+    children: tuple[SeenChild, ...] = ()
+    awaited: tuple[SeenChild, ...] = ()  # the threads of its process that it waits for; their ids are the threads'

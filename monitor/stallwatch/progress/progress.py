@@ -6,7 +6,7 @@ What is none of its doing does not count: NCCL's spinning threads, trackers, our
 from typing import Literal, NamedTuple
 
 from stallwatch.model.verdict import Fact
-from stallwatch.progress.observation import Child, Observation, Stack
+from stallwatch.progress.observation import Observation, SeenChild, Stack
 
 # Shares of one core. A wait that wakes up to look again (DataLoader's five-second poll, FileBaton's 0.1 s) takes less
 # than one per cent; work takes much more, also on a shared core.
@@ -156,7 +156,9 @@ def _together(first: Observation, last: Observation, seconds: float) -> float:
     before = {child.pid: child for child in first.children}
     if not before or last.where == "dataloader":
         return 0.0
-    shares = [_share_of(before.get(child.pid, Child(child.pid, 0)), child, seconds) or 0.0 for child in last.children]
+    shares = [
+        _share_of(before.get(child.pid, SeenChild(child.pid, 0)), child, seconds) or 0.0 for child in last.children
+    ]
     return sum(share for share in shares if share >= _OF_WORK_SHARE)
 
 
@@ -200,11 +202,11 @@ def _busy_children(first: Observation, last: Observation, seconds: float) -> Fac
     return None
 
 
-def _share_of(before: Child | None, child: Child, seconds: float) -> float | None:
+def _share_of(before: SeenChild | None, child: SeenChild, seconds: float) -> float | None:
     return _share(before.cpu_ticks if before else None, child.cpu_ticks, seconds)
 
 
-def _spins(before: Child | None, child: Child, last: Observation) -> bool:
+def _spins(before: SeenChild | None, child: SeenChild, last: Observation) -> bool:
     """Whether CPU proves nothing for this child: a loader's worker makes a batch, and this one is at the same lines of
     the job's own code as before. A pool's or a compiler's work may be one long call."""
     if last.where != "dataloader" or before is None or not (before.main and child.main):

@@ -23,7 +23,7 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.documents import EventDocument, IncidentDocument, incident_document
 from stallwatch.replay.playing import PlayedMoment, play
 from stallwatch.replay.recorded import RecordedWitness, recorded_looks
-from stallwatch.replay.voices import Telling, voices
+from stallwatch.replay.voices import SaidByVoices, voices
 
 SCHEMA_VERSION = 1
 _SECOND_NS = 1_000_000_000
@@ -139,7 +139,7 @@ class _Played:
 
     def __init__(self, config: Config, begins_ns: int) -> None:
         self._begins_ns = begins_ns
-        self._telling = Telling(voices(config))
+        self._telling = SaidByVoices(voices(config))
         self._found: tuple[Any, ...] = ()
         self._ticks = -1
         self.decisions: list[Decision] = []

@@ -22,7 +22,7 @@ class Voice(msgspec.Struct, frozen=True):
     minimum: Severity
 
 
-class Message(msgspec.Struct, frozen=True):
+class ToldStep(msgspec.Struct, frozen=True):
     """One step of an incident's life that is told."""
 
     outputs: tuple[str, ...]
@@ -43,7 +43,7 @@ def voices(config: Config) -> tuple[Voice, ...]:
     return configured or (Voice(SHOWN, "warning"),)
 
 
-class Telling:
+class SaidByVoices:
     """Remembers what each voice has said."""
 
     def __init__(self, told_by: Sequence[Voice]) -> None:
@@ -51,7 +51,7 @@ class Telling:
         self._steps: dict[tuple[str, str], tuple[Step, ...]] = {}  # by voice and incident
         self._verdicts: dict[tuple[str, str], str] = {}
 
-    def step(self, incidents: Sequence[Incident]) -> list[Message]:
+    def step(self, incidents: Sequence[Incident]) -> list[ToldStep]:
         """Given the incidents as they are now, return what is told of them now."""
         messages = []
         for incident in incidents:
@@ -63,5 +63,5 @@ class Telling:
                     self._steps[key] = (*self._steps.get(key, ()), *covered(incident, step))
                     self._verdicts[key] = verdict_key(incident)
                     names[step].append(voice.name)
-            messages += [Message(tuple(by), step, incident) for step, by in names.items()]
+            messages += [ToldStep(tuple(by), step, incident) for step, by in names.items()]
         return messages

@@ -14,7 +14,7 @@ import msgspec
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.selftest.interpreter import link_to_package
 from stallwatch.selftest.result import OwnFailure
-from stallwatch.selftest.told_so_far import Line
+from stallwatch.selftest.told_so_far import ReportLine
 from stallwatch.selftest.worker.step_lines import SCHEMA_VERSION, report_name
 
 _STOP_SECONDS = 5.0
@@ -23,7 +23,7 @@ _LOG_TAIL_BYTES = 4000
 _LAUNCHERS = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "SLURM_PROCID", "SLURM_LOCALID", "STALLWATCH_")
 
 
-class Plan(msgspec.Struct, frozen=True):
+class JobPlan(msgspec.Struct, frozen=True):
     """One job of ranks: who runs them, on what, which steps, and how long each may take."""
 
     python: str
@@ -38,10 +38,10 @@ class Plan(msgspec.Struct, frozen=True):
     program: str | None = None  # replaces `-m stallwatch.selftest.rank`
 
 
-class Ranks:
+class LaunchedRanks:
     """Raise OwnFailure when no process can be started."""
 
-    def __init__(self, plan: Plan, folder: Path, environment: Mapping[str, str], rank_directory: Path) -> None:
+    def __init__(self, plan: JobPlan, folder: Path, environment: Mapping[str, str], rank_directory: Path) -> None:
         self.plan = plan
         self._folder = folder
         self._offsets = dict.fromkeys(range(plan.ranks), 0)
@@ -95,7 +95,7 @@ class Ranks:
             "PYTHONPATH": os.pathsep.join(filter(None, (str(package), kept.get("PYTHONPATH", "")))),
         }
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[ReportLine]:
         """What the ranks have told since the last call; half-written lines wait."""
         found = []
         for rank, offset in self._offsets.items():
@@ -107,9 +107,9 @@ class Ranks:
         return found
 
     @staticmethod
-    def _line(text: bytes) -> Line:
+    def _line(text: bytes) -> ReportLine:
         try:
-            line = msgspec.json.decode(text, type=Line)
+            line = msgspec.json.decode(text, type=ReportLine)
         except NOT_JSON as error:
             raise OwnFailure(f"a rank's report cannot be read: {error}", "Another version of stallwatch?") from error
         if line.schema_version != SCHEMA_VERSION:

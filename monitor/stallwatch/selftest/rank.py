@@ -21,14 +21,14 @@ from stallwatch.selftest.worker.collectives import Group
 from stallwatch.selftest.worker.known_results import ELEMENT_BYTES
 from stallwatch.selftest.worker.launcher_env import (
     NotLaunched,
-    Place,
+    RankPlace,
     choose_backend,
     device_facts,
     free_bytes,
     open_device,
     place_of,
 )
-from stallwatch.selftest.worker.rank_store import Absent, Meeting, first_line, ranks_text
+from stallwatch.selftest.worker.rank_store import Meeting, RanksMissing, first_line, ranks_text
 from stallwatch.selftest.worker.step_lines import IMPORT, NO_TORCH, StepReport, size_text
 from stallwatch.selftest.worker.walk import Broken, Walk
 
@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 class Deadline:
     """Ends the process when a step does not; says first which ranks the others wait for, as far as they told."""
 
-    def __init__(self, report: StepReport, place: Place, seconds: float) -> None:
+    def __init__(self, report: StepReport, place: RankPlace, seconds: float) -> None:
         self._report, self._place, self._seconds = report, place, seconds
         self.meeting: Optional[Meeting] = None
         self._stop = threading.Event()
@@ -120,7 +120,7 @@ def main() -> int:
     report = StepReport(place.rank, options.report)
     try:
         return _run(options, place, report)
-    except (Absent, RuntimeError) as error:  # the store went away, or torch (whose errors these are) failed us
+    except (RanksMissing, RuntimeError) as error:  # the store went away, or torch (whose errors these are) failed us
         report.begin(f"after {report.where}", None)
         return _failed(report, error)
     except Exception as error:
@@ -130,7 +130,7 @@ def main() -> int:
         return EXIT_CRASH
 
 
-def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
+def _run(options: argparse.Namespace, place: RankPlace, report: StepReport) -> int:
     if options.parent:
         _belong_to_parent()
     beat = _attach()
@@ -162,7 +162,7 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
     report.begin("store", None)
     try:
         meeting = Meeting(torch, place, options.step_seconds)
-    except Absent as error:
+    except RanksMissing as error:
         return _failed(report, error)
     report.end("ok")
     deadline.meeting = meeting
@@ -174,7 +174,7 @@ def _run(options: argparse.Namespace, place: Place, report: StepReport) -> int:
         if place.rank == 0 and not options.report:
             for line in meeting.who():
                 _say(f"  {line}")
-    except Absent as error:
+    except RanksMissing as error:
         return _failed(report, error)
     report.end("ok")
 
@@ -231,7 +231,7 @@ def _agreed_bytes(options: argparse.Namespace, torch: Any, device: Any, backend:
     return max(8, meeting.least("most_bytes", mine) // ELEMENT_BYTES * ELEMENT_BYTES)
 
 
-def _part(options: argparse.Namespace, place: Place, report: StepReport, meeting: Meeting, most: int) -> int:
+def _part(options: argparse.Namespace, place: RankPlace, report: StepReport, meeting: Meeting, most: int) -> int:
     """Tell rank 0, which keeps the store open and prints what all found; return the exit code of this rank."""
     meeting.say("failures", json.dumps(report.failures))
     if place.rank == 0:
@@ -243,7 +243,7 @@ def _part(options: argparse.Namespace, place: Place, report: StepReport, meeting
     return EXIT_NOT if report.failures else EXIT_OK
 
 
-def _summary(report: StepReport, place: Place, failures: "list[str]", most: int) -> None:
+def _summary(report: StepReport, place: RankPlace, failures: "list[str]", most: int) -> None:
     rates = [line for line in report.lines if "bus_bytes_per_second" in line["facts"]]
     for line in rates:
         _say(f"  {line['step']} {size_text(line['bytes'])}: {line['facts']['bus_bytes_per_second'] / 1e9:.2f} GB/s")
@@ -256,7 +256,7 @@ def _summary(report: StepReport, place: Place, failures: "list[str]", most: int)
 
 
 def _failed(report: StepReport, error: Exception) -> int:
-    detail = str(error) if isinstance(error, Absent) else first_line(error)
+    detail = str(error) if isinstance(error, RanksMissing) else first_line(error)
     report.end("error", detail)
     _say(f"stallwatch selftest: rank {report.rank}: {report.where}: {detail}")
     if report.rank == 0:

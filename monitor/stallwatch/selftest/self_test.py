@@ -14,7 +14,7 @@ from stallwatch import __version__
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.selftest import interpreter, links, nccl_tests
 from stallwatch.selftest.bisect import Change, Setup, bisect
-from stallwatch.selftest.launching import Plan
+from stallwatch.selftest.launching import JobPlan
 from stallwatch.selftest.result import (
     SCHEMA_VERSION,
     Bisection,
@@ -31,7 +31,7 @@ _NCCL_MOST_BYTES, _GLOO_MOST_BYTES = 256 << 20, 4 << 20
 _BISECT_STEP_SECONDS = 20.0
 
 
-class Options(msgspec.Struct, frozen=True):
+class SelfTestOptions(msgspec.Struct, frozen=True):
     """What the person asked for. None: to be found out (interpreter, ranks, most bytes) or not wanted (`keep`: the
     folder in which all files stay). Times are in seconds."""
 
@@ -51,7 +51,7 @@ class SelfTest:
     """One self-test of this node; it is told which variables the ranks get, and `tell` gets a line for people at each
     stage."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str], tell: Tell) -> None:
+    def __init__(self, options: SelfTestOptions, environment: Mapping[str, str], tell: Tell) -> None:
         self._options = options
         self._environment = environment
         self._tell = tell
@@ -91,7 +91,7 @@ class SelfTest:
             report, ok=ok, trial=trial, warnings=warnings, bisection=bisection, nccl_tests=tests
         )
 
-    def _plan(self, python: str) -> tuple[Plan, Failure | None]:
+    def _plan(self, python: str) -> tuple[JobPlan, Failure | None]:
         options = self._options
         gpus = interpreter.Gpus(0)
         if options.backend != "gloo" and interpreter.may_have_gpus():
@@ -106,7 +106,7 @@ class SelfTest:
                 f"{ranks} ranks with NCCL need {ranks} GPUs; torch sees {gpus.count}",
                 f"Use --ranks {gpus.count}, or --backend gloo for the CPU.",
             )
-        plan = Plan(
+        plan = JobPlan(
             python=python,
             ranks=ranks,
             backend=backend,
@@ -119,12 +119,12 @@ class SelfTest:
         failure = Failure("error", "device", None, (), gpus.problem) if gpus.problem else None
         return plan, failure
 
-    def _trial(self, plan: Plan, folder: Path, environment: Mapping[str, str], *, look: bool) -> TrialResult:
+    def _trial(self, plan: JobPlan, folder: Path, environment: Mapping[str, str], *, look: bool) -> TrialResult:
         self._trials += 1
         tell = self._tell if look else _silent
         return Trial(plan, folder / f"trial-{self._trials}", environment, tell, look=look).run()
 
-    def _bisect(self, plan: Plan, trial: TrialResult, folder: Path) -> Bisection | None:
+    def _bisect(self, plan: JobPlan, trial: TrialResult, folder: Path) -> Bisection | None:
         failure = trial.failure
         assert failure is not None
 
@@ -144,7 +144,7 @@ class SelfTest:
         setup = Setup(plan.backend, plan.ranks, plan.devices, self._environment)
         return bisect(setup, failure, run, self._options.bisect_seconds, self._tell)
 
-    def _nccl_tests(self, plan: Plan) -> NcclTests | None:
+    def _nccl_tests(self, plan: JobPlan) -> NcclTests | None:
         program = nccl_tests.find(self._environment) if plan.backend == "nccl" else None
         if program is None:
             return None
@@ -167,7 +167,7 @@ class SelfTest:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _most_bytes(plan: Plan, failure: Failure) -> int:
+def _most_bytes(plan: JobPlan, failure: Failure) -> int:
     """As far as the size that failed: what lies above it was never reached."""
     most = plan.most_bytes or (_NCCL_MOST_BYTES if plan.backend == "nccl" else _GLOO_MOST_BYTES)
     return most if failure.bytes is None else min(most, max(8, failure.bytes))

@@ -11,7 +11,7 @@ from stallwatch.selftest.worker.step_lines import IMPORT, name_of
 _WORST_FIRST: tuple[StepOutcome, ...] = ("error", "wrong", "unfinished", "unsupported", "ok")
 
 
-class Line(msgspec.Struct, frozen=True):
+class ReportLine(msgspec.Struct, frozen=True):
     """One line of a rank's report (selftest/worker/step_lines.py)."""
 
     kind: Literal["begin", "end", "finished", "crash"]
@@ -31,13 +31,13 @@ class Line(msgspec.Struct, frozen=True):
         return self.step, self.bytes
 
 
-class Progress:
+class ToldSoFar:
     """All lines of one job. Ranks walk the same steps in the same order."""
 
     def __init__(self, ranks: int) -> None:
-        self.lines: dict[int, list[Line]] = {rank: [] for rank in range(ranks)}
+        self.lines: dict[int, list[ReportLine]] = {rank: [] for rank in range(ranks)}
 
-    def add(self, lines: Iterable[Line]) -> bool:
+    def add(self, lines: Iterable[ReportLine]) -> bool:
         """Return whether there were any."""
         before = self.count
         for line in lines:
@@ -53,11 +53,11 @@ class Progress:
         """Ranks that have not told anything yet."""
         return tuple(rank for rank, lines in self.lines.items() if not lines)
 
-    def crash(self) -> Line | None:
+    def crash(self) -> ReportLine | None:
         """Return a line that tells of our own mistake, None where no rank told of one."""
         return next((line for lines in self.lines.values() for line in lines if line.kind == "crash"), None)
 
-    def errors(self) -> list[Line]:
+    def errors(self) -> list[ReportLine]:
         """Oldest first; all clocks are this node's."""
         found = [line for lines in self.lines.values() for line in lines if line.outcome == "error"]
         return sorted(found, key=lambda line: line.at_ns)
@@ -66,7 +66,7 @@ class Progress:
         """Whether the rank has told that it went through all steps."""
         return any(line.kind == "finished" for line in self.lines[rank])
 
-    def open_step(self, rank: int) -> Line | None:
+    def open_step(self, rank: int) -> ReportLine | None:
         """The step in which a rank is; None between steps and before the first."""
         last = self.lines[rank][-1] if self.lines[rank] else None
         return last if last is not None and last.kind == "begin" else None
@@ -86,7 +86,7 @@ class Progress:
         standing = tuple(rank for rank in self.lines if self.open_step(rank) is not None)
         return standing if len(standing) < len(self.lines) else ()
 
-    def farthest(self) -> Line | None:
+    def farthest(self) -> ReportLine | None:
         """The beginning of the step that the foremost rank stands in or had last."""
         begun = [[line for line in lines if line.kind == "begin"] for lines in self.lines.values()]
         foremost = max(begun, key=len)
@@ -94,7 +94,7 @@ class Progress:
 
     def steps(self) -> tuple[StepResult, ...]:
         """Return each step once, in the order in which ranks began them, with the worst outcome of all ranks."""
-        order: dict[tuple[str, int | None], list[Line]] = {}
+        order: dict[tuple[str, int | None], list[ReportLine]] = {}
         for lines in self.lines.values():
             for line in lines:
                 if line.kind == "begin":
@@ -105,7 +105,7 @@ class Progress:
                     order.setdefault(line.key, []).append(line)
         return tuple(self._step(key, ends) for key, ends in order.items())
 
-    def _step(self, key: tuple[str, int | None], ends: list[Line]) -> StepResult:
+    def _step(self, key: tuple[str, int | None], ends: list[ReportLine]) -> StepResult:
         by_outcome: dict[StepOutcome, list[int]] = {}
         for line in ends:
             by_outcome.setdefault(line.outcome or "error", []).append(line.rank)
@@ -149,7 +149,7 @@ class Progress:
         )
 
 
-def failure_at_end(progress: Progress, exit_codes: Mapping[int, int | None]) -> Failure | None:
+def failure_at_end(progress: ToldSoFar, exit_codes: Mapping[int, int | None]) -> Failure | None:
     """Given the exit codes of the ranks that ended by themselves, return what went wrong first; None: all is right.
 
     The order is that of causes: a process that is gone explains the errors of the others, an error ends a job before
@@ -158,7 +158,7 @@ def failure_at_end(progress: Progress, exit_codes: Mapping[int, int | None]) -> 
     return _died(progress, exit_codes) or _error(progress) or _wrong(progress)
 
 
-def _died(progress: Progress, exit_codes: Mapping[int, int | None]) -> Failure | None:
+def _died(progress: ToldSoFar, exit_codes: Mapping[int, int | None]) -> Failure | None:
     told = {line.rank for line in progress.errors()}
     died = {
         rank: code
@@ -178,7 +178,7 @@ def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _error(progress: Progress) -> Failure | None:
+def _error(progress: ToldSoFar) -> Failure | None:
     errors = progress.errors()
     if not errors:
         return None
@@ -191,7 +191,7 @@ def _error(progress: Progress) -> Failure | None:
     return Failure("absent" if absent else "error", first.step, first.bytes, culprits, summary)
 
 
-def _wrong(progress: Progress) -> Failure | None:
+def _wrong(progress: ToldSoFar) -> Failure | None:
     wrong = next((step for step in progress.steps() if step.outcome == "wrong"), None)
     if wrong is None:
         return None

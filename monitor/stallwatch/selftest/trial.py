@@ -7,10 +7,10 @@ from pathlib import Path
 
 from stallwatch.errors import StallwatchError
 from stallwatch.selftest.advice import about_the_node
-from stallwatch.selftest.launching import Plan, Ranks
+from stallwatch.selftest.launching import JobPlan, LaunchedRanks
 from stallwatch.selftest.result import Device, Failure, OwnFailure, TrialResult
-from stallwatch.selftest.told_so_far import Progress, failure_at_end
-from stallwatch.selftest.why_stuck import Investigation, Judgement
+from stallwatch.selftest.told_so_far import ToldSoFar, failure_at_end
+from stallwatch.selftest.why_stuck import Investigation, WhyStuck
 from stallwatch.selftest.worker.step_lines import NO_TORCH, name_of
 
 _POLL_SECONDS = 0.05
@@ -29,14 +29,14 @@ Tell = Callable[[str], None]
 class Trial:
     """One job of the self-test, started, watched to its end or to a deadline, and taken away."""
 
-    def __init__(self, plan: Plan, folder: Path, environment: Mapping[str, str], tell: Tell, *, look: bool) -> None:
+    def __init__(self, plan: JobPlan, folder: Path, environment: Mapping[str, str], tell: Tell, *, look: bool) -> None:
         """`folder` must not exist; `look` at ranks that stand still with the daemon's own means."""
         self._plan = plan
         self._folder = folder
         self._environment = environment
         self._tell = tell
         self._look = look
-        self._progress = Progress(plan.ranks)
+        self._progress = ToldSoFar(plan.ranks)
         self._told: set[str] = set()
 
     def run(self) -> TrialResult:
@@ -45,7 +45,7 @@ class Trial:
         reports, records = self._folder / "job", self._folder / "ranks"
         for folder in (reports, records):
             folder.mkdir(mode=0o700, parents=True)
-        ranks = Ranks(self._plan, reports, self._environment, records)
+        ranks = LaunchedRanks(self._plan, reports, self._environment, records)
         try:
             failure = self._watch(ranks, records)
         finally:
@@ -64,7 +64,7 @@ class Trial:
             master=ranks.master,
         )
 
-    def _devices(self, ranks: Ranks) -> tuple[Device, ...]:
+    def _devices(self, ranks: LaunchedRanks) -> tuple[Device, ...]:
         """Who is who, by what each rank told; of one that told nothing, what was started."""
         told = {device.rank: device for device in self._progress.devices()}
         given = dict(enumerate(self._plan.devices))
@@ -73,7 +73,7 @@ class Trial:
             for rank, process in enumerate(ranks.processes)
         )
 
-    def _watch(self, ranks: Ranks, records: Path) -> Failure | None:
+    def _watch(self, ranks: LaunchedRanks, records: Path) -> Failure | None:
         moved = time.monotonic()
         hurt: float | None = None
         while True:
@@ -97,7 +97,7 @@ class Trial:
     def _patience(self) -> float:
         return self._plan.start_seconds if self._progress.importing() else self._plan.step_seconds
 
-    def _check_ours(self, ranks: Ranks, codes: Mapping[int, int]) -> None:
+    def _check_ours(self, ranks: LaunchedRanks, codes: Mapping[int, int]) -> None:
         if (crash := self._progress.crash()) is not None:
             words = ranks.last_words(crash.rank)
             if NO_TORCH in crash.detail:
@@ -110,19 +110,19 @@ class Trial:
                     ranks.last_words(rank),
                 )
 
-    def _unfinished(self, ranks: Ranks) -> Failure | None:
+    def _unfinished(self, ranks: LaunchedRanks) -> Failure | None:
         for rank in range(self._plan.ranks):
             if not self._progress.finished(rank):
                 raise OwnFailure(f"rank {rank} ended without a report of its end", ranks.last_words(rank))
         return None
 
-    def _stalled(self, ranks: Ranks, records: Path, seconds: float) -> Failure:
+    def _stalled(self, ranks: LaunchedRanks, records: Path, seconds: float) -> Failure:
         at = self._progress.farthest()
         step, size = at.key if at is not None else ("start", None)
         silent, behind, stuck = self._progress.silent(), self._progress.behind(), self._progress.stuck()
         where = name_of(step, size) + (f" ({_MEANINGS[step]})" if step in _MEANINGS else "")
         self._tell(f"nothing has moved for {seconds:.0f} s in step {where}" + (": looking at the ranks" * self._look))
-        judgement = self._investigate(ranks) if self._look else Judgement(None)
+        judgement = self._investigate(ranks) if self._look else WhyStuck(None)
         verdict = judgement.report.verdicts[0] if judgement.report and judgement.report.verdicts else None
         verdict = about_the_node(verdict) if verdict is not None else None
         if silent:
@@ -152,14 +152,14 @@ class Trial:
             missing=judgement.missing,
         )
 
-    def _investigate(self, ranks: Ranks) -> Judgement:
+    def _investigate(self, ranks: LaunchedRanks) -> WhyStuck:
         pids = {rank: process.pid for rank, process in enumerate(ranks.processes) if process.poll() is None}
         # Where --python is a wrapper, the rank is a child of what we started.
         pids |= {rank: int(f["pid"]) for rank, f in self._progress.facts().items() if rank in pids and f.get("pid")}
         try:
             return Investigation(self._folder / "bundle", self._folder / "ranks").judge(pids)
         except (StallwatchError, OSError) as error:  # the step did not end, whether we can say why or not
-            return Judgement(None, (f"the ranks could not be looked at: {error}",))
+            return WhyStuck(None, (f"the ranks could not be looked at: {error}",))
 
     def _tell_step(self) -> None:
         at = self._progress.farthest()

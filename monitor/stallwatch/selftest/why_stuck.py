@@ -24,7 +24,7 @@ _SEE_SECONDS = 4.0  # until the sensors' children have started and seen every ra
 _TICK_SECONDS, _POLL_SECONDS = 0.5, 0.05
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class WhyStuck(msgspec.Struct, frozen=True):
     """What the daemon's own means made of ranks that stand still: the report, None where none was made, and which
     evidence is missing."""
 
@@ -44,14 +44,14 @@ class Investigation:
         self._clock = SystemClock()
         self._snapshots: list[NodeSnapshot] = []
 
-    def judge(self, pids: Mapping[int, int]) -> Judgement:
+    def judge(self, pids: Mapping[int, int]) -> WhyStuck:
         """Given the process of each rank, look at them and judge. Raise StallwatchError or OSError."""
         side = own_side(self._config)
         panel = SensorSet(self._config, self._clock, side)
         try:
             targets = self._see(panel, pids, _SEE_SECONDS)
             if not targets:
-                return Judgement(None, ("no rank lives any more",))
+                return WhyStuck(None, ("no rank lives any more",))
             writer = BundleWriter(self._bundle, self._snapshots[-1].node)
             writer.write_config(self._config)
             missing = self._look(writer, targets, 1)
@@ -64,7 +64,7 @@ class Investigation:
         state = self._verdict()
         if state.report is not None:
             writer.write_verdict(state.report)
-        return Judgement(state.report, (*missing, *((state.problem,) if state.problem else ())))
+        return WhyStuck(state.report, (*missing, *((state.problem,) if state.problem else ())))
 
     def _see(self, panel: SensorSet, pids: Mapping[int, int], seconds: float) -> tuple[RankSample, ...]:
         """These ranks, as soon as the sensors see all or the time is over; one that they do not see, since it has not

@@ -19,7 +19,7 @@ from stallwatch.node.heartbeat_file import (
     prepare,
     read_open,
 )
-from stallwatch.sensors.rank_facts import Differences, GroupLabels, PendingGroups, RankFacts
+from stallwatch.sensors.rank_facts import Differences, GroupLabels, PendingGroups, RememberedFacts
 from stallwatch.sensors.record_names import Record, RecordNames
 
 _SHOWN_PROBLEMS = 3
@@ -60,7 +60,7 @@ class HeartbeatScan:
         self._prepared: set[Path] = set()
         self._to_remove: dict[Path, dict[str, rank_files.Read]] = {}
         self._tidy_at = 0.0
-        self._facts = RankFacts()
+        self._facts = RememberedFacts()
         self._labels = GroupLabels()
 
     def read(self) -> HeartbeatLook:

@@ -12,7 +12,7 @@ from stallwatch.formats.kernel_log import parse
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.snapshot import HostSample, NetworkPort
 from stallwatch.node.aside import OneCallAtATime
-from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable, open_messages
+from stallwatch.sensors.kernel_messages import KernelLogUnreadable, KernelMessages, open_messages
 from stallwatch.sensors.network_ports import read_ports
 from stallwatch.sensors.sensor import Options
 
@@ -79,7 +79,7 @@ class HostSensor:
                 self._log_problem = ""
                 for seconds, text in self._log.read():
                     self._take(seconds, text)
-        except (Unreadable, OSError) as error:
+        except (KernelLogUnreadable, OSError) as error:
             self._log = None
             self._log_problem = str(error)
             self._open_again_ns = self._now_ns() + int(_AGAIN_SECONDS * 1e9)

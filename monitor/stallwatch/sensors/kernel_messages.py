@@ -22,7 +22,7 @@ class KernelMessages(Protocol):
         ...
 
 
-class Unreadable(Exception):
+class KernelLogUnreadable(Exception):
     """The kernel's log cannot be read; the message says what it would need."""
 
 
@@ -34,7 +34,7 @@ class KmsgMessages:
             self._kmsg = Kmsg(path)
             self._kmsg.check_readable()
         except OSError as error:
-            raise Unreadable(f"{path}: {error.strerror}") from error
+            raise KernelLogUnreadable(f"{path}: {error.strerror}") from error
 
     def read(self) -> Iterator[tuple[float | None, str]]:
         """Lines since the last call, each with its seconds since the boot; a bounded number of them."""
@@ -47,15 +47,15 @@ class JournalMessages:
     def __init__(self, program: str = "journalctl") -> None:
         path = shutil.which(program)
         if path is None:
-            raise Unreadable(f"{program} is not there")
+            raise KernelLogUnreadable(f"{program} is not there")
         command = [path, "--dmesg", "--follow", "--output=short-monotonic", f"--lines={_JOURNAL_LINES}", "--no-pager"]
         self.follower = OwnChild(command, leads_session=False, quiet=True)
         self.follower.channel.setblocking(False)
         self._buffer = b""
 
     def read(self) -> Iterator[tuple[float | None, str]]:
-        """Lines since the last call, each with its seconds since the boot, None where it has none. Raise Unreadable
-        once journalctl has ended."""
+        """Lines since the last call, each with its seconds since the boot, None where it has none. Raise
+        KernelLogUnreadable once journalctl has ended."""
         ended = False
         with contextlib.suppress(BlockingIOError):
             while len(self._buffer) < 1 << 20:
@@ -68,18 +68,18 @@ class JournalMessages:
         for line in lines:
             yield parse_journal_line(line)
         if ended:
-            raise Unreadable(f"journalctl ended (exit code {self.follower.child.poll()})")
+            raise KernelLogUnreadable(f"journalctl ended (exit code {self.follower.child.poll()})")
 
 
 def open_messages(kmsg: str = PATH, program: str = "journalctl") -> KernelMessages:
-    """Raise Unreadable with what either would need."""
+    """Raise KernelLogUnreadable with what either would need."""
     try:
         return KmsgMessages(kmsg)
-    except Unreadable as first:
+    except KernelLogUnreadable as first:
         try:
             return JournalMessages(program)
-        except Unreadable as second:
-            raise Unreadable(
+        except KernelLogUnreadable as second:
+            raise KernelLogUnreadable(
                 f"{first}; {second}. It needs CAP_SYSLOG (in a container /dev/kmsg, too) or the group systemd-journal; "
                 "XIDs are then seen through NVML only"
             ) from second

@@ -49,7 +49,7 @@ Differences = tuple[tuple[str, str], ...]
 PendingGroups = tuple[tuple[str, int, str], ...]  # as Heartbeat has them
 
 
-class RankFacts:
+class RememberedFacts:
     """Remembers each record's facts by the identity of its process."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from stallwatch.errors import UsageError
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.peers import Peer
-from stallwatch.outputs.viewer import Group
+from stallwatch.outputs.viewer import UserGroup
 from tests.integration.outputs.serving import Response, Served, served
 from tests.unit.outputs.reports import FakeControl, incident, node_report, view
 
@@ -123,9 +123,9 @@ def test_a_socket_is_its_groups_alone_unless_it_is_for_everybody() -> None:
 
 
 def test_a_user_whom_the_node_does_not_know_is_a_member_of_nothing() -> None:
-    assert Group("").viewer("nobody-of-that-name").only_own
-    assert Group("no-group-of-that-name").viewer_at(Peer("", 65534)).only_own
-    assert not Group("no-group-of-that-name").viewer_at(Peer("", os.geteuid())).only_own
+    assert UserGroup("").viewer("nobody-of-that-name").only_own
+    assert UserGroup("no-group-of-that-name").viewer_at(Peer("", 65534)).only_own
+    assert not UserGroup("no-group-of-that-name").viewer_at(Peer("", os.geteuid())).only_own
 
 
 def test_a_verdict_is_judged_on_the_socket_by_whom_the_kernel_knows() -> None:

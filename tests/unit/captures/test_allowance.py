@@ -3,13 +3,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.captures.allowance import SMALL_BYTES, Allowance, Limits
+from stallwatch.captures.allowance import SMALL_BYTES, Allowance, ByteLimits
 from stallwatch.captures.channel import FilePiece, LookProgress
 from stallwatch.captures.keeper import Keeper
 from stallwatch.captures.spec import CaptureState
 from stallwatch.model.evidence import Attempt
 
-_LIMITS = Limits(rank=4 * SMALL_BYTES, incident=6 * SMALL_BYTES, owner=8 * SMALL_BYTES, whole=12 * SMALL_BYTES)
+_LIMITS = ByteLimits(rank=4 * SMALL_BYTES, incident=6 * SMALL_BYTES, owner=8 * SMALL_BYTES, whole=12 * SMALL_BYTES)
 LARGE = SMALL_BYTES + 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.captures.as_user import Found, UserFilesRequest, Wanted, read_as_user
+from stallwatch.captures.as_user import UserFiles, UserFilesRequest, Wanted, read_as_user
 from tests.builders.records import start_ticks_of
 from tests.programs.everybody import python_for_everybody
 
@@ -65,7 +65,7 @@ sys.stdout.buffer.write(msgspec.json.encode(read_as_user(request, 20)))
 """
 
 
-def found_by_service(request: UserFilesRequest, *capabilities: str) -> Found:
+def found_by_service(request: UserFilesRequest, *capabilities: str) -> UserFiles:
     """What a service user of its own, with these capabilities and no way to become anybody, finds."""
     python = python_for_everybody() or pytest.skip("no Python here that another user may run")
     given = ",".join(f"+{name}" for name in capabilities)
@@ -77,7 +77,7 @@ def found_by_service(request: UserFilesRequest, *capabilities: str) -> Found:
     )
     if done.returncode != 0:
         pytest.fail(done.stderr.decode()[-2000:])
-    (found,) = msgspec.json.decode(done.stdout, type=tuple[Found, ...])
+    (found,) = msgspec.json.decode(done.stdout, type=tuple[UserFiles, ...])
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 from stallwatch.captures.child import LookCapture
 from stallwatch.captures.held import Held
 from stallwatch.captures.rank_look import LookContext, RankCapture
-from stallwatch.captures.spec import CaptureState, Order
+from stallwatch.captures.spec import CaptureOrder, CaptureState
 from stallwatch.config_sections import CaptureSection
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
@@ -18,8 +18,8 @@ from tests.unit.outputs.reports import sample
 NO_SUCH_PID = 4_194_303  # just below PID_MAX_LIMIT
 
 
-def _order(profile_seconds: int = 0, look: int = 1, call_sites: int = 0) -> Order:
-    return Order(
+def _order(profile_seconds: int = 0, look: int = 1, call_sites: int = 0) -> CaptureOrder:
+    return CaptureOrder(
         CaptureSection(),
         600.0,
         30.0,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.captures.channel import NODE, FilePiece, Note, LookProgress, Removal
+from stallwatch.captures.channel import NODE, AttemptNote, FilePiece, LookProgress, Removal
 from stallwatch.captures.folder import Folder
 from stallwatch.captures.keeper import Keeper
 from stallwatch.captures.process import OwnBytes
@@ -66,7 +66,7 @@ def test_a_disk_that_takes_no_file_is_said_and_the_rest_is_kept(tmp_path: Path) 
     keeper = Keeper(tmp_path, "node0", (3,), 1)
     keeper.take(FilePiece(NODE, "kernel_log.txt", b"x"))
     keeper.take(FilePiece(3, "stacks.json", b"[]"))
-    keeper.take(Note(3, Attempt("stacks", 1, 0, True)))
+    keeper.take(AttemptNote(3, Attempt("stacks", 1, 0, True)))
     state = keeper.take(LookProgress(CaptureState(done=True, evidence_complete=True)))
     assert state is not None
     assert "nodes" in state.problem

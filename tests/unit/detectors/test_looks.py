@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.looks import StepLook, Looks, Member, peers_of
+from stallwatch.detectors.looks import Looks, Member, StepLook, peers_of
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect

@@ -13,7 +13,7 @@ import msgspec
 
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
-from stallwatch.detectors.pace import Pace, paces
+from stallwatch.detectors.pace import NodePace, paces
 from stallwatch.detectors.slow import searched_share
 from stallwatch.fleet.pace import PaceVerdict, judge_pace
 from stallwatch.model.snapshot import NodeSnapshot
@@ -47,7 +47,7 @@ def together(
     nodes = job.ranks // per_node
     detection = Detection(Config())
     states = [DetectionState() for _ in range(nodes)]
-    verdict, standing, alone = PaceVerdict(), dict[str, Pace](), dict[str, Detected]()
+    verdict, standing, alone = PaceVerdict(), dict[str, NodePace](), dict[str, Detected]()
     for second, shot in enumerate(play(job, seconds, seed), 1):
         for node in range(nodes):
             states[node], alone[f"node{node}"] = detection.step(

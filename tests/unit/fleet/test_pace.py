@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from stallwatch.detectors.pace import Pace, RankPace
+from stallwatch.detectors.pace import NodePace, RankPace
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, encode_pace, judge_pace
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import seal
@@ -14,9 +14,11 @@ SECRET = b"sixteen bytes or more"
 KEY = Key("train-0a1b2c3d", 0)
 
 
-def pace(*ranks: int, waited: float = 0.5, steps: int = 1, first: int = 100, blocks: int = 64, ticks: int = 20) -> Pace:
+def pace(
+    *ranks: int, waited: float = 0.5, steps: int = 1, first: int = 100, blocks: int = 64, ticks: int = 20
+) -> NodePace:
     of_ranks = tuple(RankPace(rank, (1.0,), (int(waited * ticks),) * blocks) for rank in ranks)
-    return Pace(steps, first, (ticks,) * blocks, of_ranks, 1.0, nccl=False, since_step=100)
+    return NodePace(steps, first, (ticks,) * blocks, of_ranks, 1.0, nccl=False, since_step=100)
 
 
 def test_a_rank_alone_on_its_node_is_named_though_no_node_finds_anything() -> None:
@@ -74,7 +76,7 @@ def test_of_two_ranks_and_of_one_node_nothing_is_said() -> None:
 
 
 def test_more_ranks_than_some_nodes_have_are_no_few_that_hold_the_others_back() -> None:
-    def job(slow: int) -> dict[str, Pace]:
+    def job(slow: int) -> dict[str, NodePace]:
         return {
             f"n{node}": pace(*range(8 * node, 8 * node + 8), waited=0.0 if node < slow else 0.5) for node in range(24)
         }
@@ -93,7 +95,7 @@ def test_it_stands_until_several_judgements_have_not_seen_it() -> None:
 
 
 def test_only_what_is_signed_and_whole_is_compared_and_no_rank_of_two_nodes() -> None:
-    def sealed(node: str, said: Pace, secret: bytes = SECRET) -> bytes:
+    def sealed(node: str, said: NodePace, secret: bytes = SECRET) -> bytes:
         return seal(encode_pace(said), secret, "pace", KEY, node)
 
     broken = msgspec.structs.replace(pace(7), ticks=(1, 2))

@@ -8,7 +8,7 @@ import pytest
 from stallwatch.hook import requests
 from stallwatch.hook.beat import Phases, step_counter
 from stallwatch.hook.guard import Guard
-from stallwatch.hook.identity import Process, World
+from stallwatch.hook.identity import ProcessIdentity, World
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.pulse import Pulse
 from stallwatch.hook.requests import DumpRequest
@@ -16,7 +16,7 @@ from stallwatch.hook.stacks import RUNG
 from stallwatch.hook.training_thread import TrainingThread
 from tests.builders.records import decoded
 
-PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
+PROCESS = ProcessIdentity(pid=7, start_ticks=8, pid_namespace=9, node="n1")
 WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
 
 

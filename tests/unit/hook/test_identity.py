@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from stallwatch.hook import identity
-from stallwatch.hook.identity import Process, World, world_of
+from stallwatch.hook.identity import ProcessIdentity, World, world_of
 
-PROCESS = Process(pid=10, start_ticks=20, pid_namespace=30, node="n1")
+PROCESS = ProcessIdentity(pid=10, start_ticks=20, pid_namespace=30, node="n1")
 TORCHRUN = {
     "RANK": "3",
     "LOCAL_RANK": "1",
@@ -66,7 +66,8 @@ def test_without_variables_it_is_rank_0_of_1_until_better_is_known() -> None:
 
 def test_a_script_that_no_launcher_started_gives_its_job_the_name_and_its_process_tells_runs_apart() -> None:
     first, second = (
-        world_of({}, Process(pid, 1, 1, "node"), arguments=lambda: ["python", "-u", "tune.py"]) for pid in (10, 11)
+        world_of({}, ProcessIdentity(pid, 1, 1, "node"), arguments=lambda: ["python", "-u", "tune.py"])
+        for pid in (10, 11)
     )
     assert (first.training_job, second.training_job) == ("tune", "tune")
     assert first.epoch != second.epoch
@@ -129,7 +130,7 @@ def mark_of_live_parent() -> str:
 
 def child_of(mark: str, environment: dict[str, str]) -> bool:
     namespace = identity.this_process().pid_namespace
-    child = Process(pid=1, start_ticks=2, pid_namespace=namespace, node="n1")
+    child = ProcessIdentity(pid=1, start_ticks=2, pid_namespace=namespace, node="n1")
     return identity.is_child(mark, child, world_of(environment, child))
 
 

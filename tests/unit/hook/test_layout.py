@@ -109,7 +109,9 @@ def test_a_record_says_what_was_written() -> None:
 
 
 def test_the_last_looks_are_kept_in_their_order() -> None:
-    looks = tuple(layout.CounterLook(number, 10 * number, number, 3, 2, 1, 0) for number in range(5, 5 + layout.LOOK_SLOTS))
+    looks = tuple(
+        layout.CounterLook(number, 10 * number, number, 3, 2, 1, 0) for number in range(5, 5 + layout.LOOK_SLOTS)
+    )
     record = decoded(encode(WORDS, ring_of(), GROUPS, STRINGS, looks))
     assert record.looks == tuple(CounterLook(*look) for look in looks)
     assert record.exception == ""

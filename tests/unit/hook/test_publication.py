@@ -8,14 +8,14 @@ import pytest
 from stallwatch.hook import layout, publication
 from stallwatch.hook.beat import OFF, Beat, Phases, step_counter
 from stallwatch.hook.guard import Guard
-from stallwatch.hook.identity import Process, World
+from stallwatch.hook.identity import ProcessIdentity, World
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.training_thread import TrainingThread
 from stallwatch.model.snapshot import CounterLook, Heartbeat
 from stallwatch.node.heartbeat_file import prepare
 from tests.builders.records import decoded
 
-PROCESS = Process(pid=7, start_ticks=8, pid_namespace=9, node="n1")
+PROCESS = ProcessIdentity(pid=7, start_ticks=8, pid_namespace=9, node="n1")
 WORLD = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
 
 

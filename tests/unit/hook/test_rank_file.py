@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout
-from stallwatch.hook.identity import Process
+from stallwatch.hook.identity import ProcessIdentity
 from stallwatch.hook.publication import RankFile, encode
 from tests.builders.records import decoded
 
-PROCESS = Process(pid=7, start_ticks=100, pid_namespace=4026531836, node="n1")
+PROCESS = ProcessIdentity(pid=7, start_ticks=100, pid_namespace=4026531836, node="n1")
 LATER = PROCESS._replace(start_ticks=200)  # the pid has come round
 ELSEWHERE = PROCESS._replace(pid_namespace=PROCESS.pid_namespace + 1)
 
 
-def image(process: Process = PROCESS) -> bytes:
+def image(process: ProcessIdentity = PROCESS) -> bytes:
     words = {"pid": process.pid, "start_ticks": process.start_ticks, "pid_namespace": process.pid_namespace}
     return encode(words, (0,) * layout.RING_SLOTS, (), {})
 
 
-def made(directory: Path, process: Process = PROCESS) -> RankFile:
+def made(directory: Path, process: ProcessIdentity = PROCESS) -> RankFile:
     file = RankFile(str(directory), 3, process)
     file.write(image(process))
     return file

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from stallwatch.hook import layout, recorder
-from stallwatch.hook.identity import Process
+from stallwatch.hook.identity import ProcessIdentity
 from stallwatch.hook.publication import RankFile
 from stallwatch.hook.requests import DumpRequest, Requests
 
@@ -19,7 +19,7 @@ from stallwatch.hook.requests import DumpRequest, Requests
 @pytest.fixture
 def file(tmp_path: Path) -> RankFile:
     (tmp_path / ".daemon").mkdir()
-    return RankFile(str(tmp_path), 3, Process(7, 100, 1, "n1"))
+    return RankFile(str(tmp_path), 3, ProcessIdentity(7, 100, 1, "n1"))
 
 
 def ask(file: RankFile, body: object, uid: int | None = None) -> Path:
@@ -103,7 +103,7 @@ def test_who_took_a_name_that_was_anybodys_may_not_ask(tmp_path: Path) -> None:
         (directory / ".daemon").mkdir(parents=True)
         os.chown(tmp_path / "stallwatch", 1001, -1)
         os.chown(directory, 1001, -1)
-        file, requests = RankFile(str(directory), 3, Process(7, 100, 1, "n1")), Requests()
+        file, requests = RankFile(str(directory), 3, ProcessIdentity(7, 100, 1, "n1")), Requests()
         ask(file, {"id": 1, "rung": "stacks"}, uid=1001)
         assert requests.poll(file) is None
         ask(file, {"id": 2, "rung": "active"}, uid=0)

@@ -7,7 +7,7 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.config_sections import FleetSection
-from stallwatch.detectors.pace import Pace
+from stallwatch.detectors.pace import NodePace
 from stallwatch.errors import UsageError
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord
@@ -217,7 +217,7 @@ def test_what_all_nodes_found_of_a_rank_here_is_a_finding_of_this_node(fleet: Fl
 def test_this_nodes_pace_is_reckoned_now_and_then_and_goes_out(fleet: Fleet, link: FakeLink) -> None:
     one, reckoned = facts(world_size=8, ranks=(0, 1, 2, 3)), []
 
-    def paces() -> dict[JobKey, Pace]:
+    def paces() -> dict[JobKey, NodePace]:
         reckoned.append(1)
         return {one.job: pace(0, 1, 2, 3)}
 

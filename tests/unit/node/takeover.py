@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from stallwatch.captures.channel import FilePiece, Message, LookProgress, messages
+from stallwatch.captures.channel import FilePiece, LookProgress, Message, messages
 from stallwatch.config import Config
 from stallwatch.config_sections import CaptureSection
 from stallwatch.loop.privileged import settings_of

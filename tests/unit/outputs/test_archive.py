@@ -11,7 +11,7 @@ from stallwatch.config import Config
 from stallwatch.config_sections import IncidentSection
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.archive import Archive, archive
-from stallwatch.outputs.archive_child import Order
+from stallwatch.outputs.archive_child import ArchiveOrder
 from tests.unit.outputs.reports import incident, node_report
 
 SECONDS = 30.0
@@ -19,13 +19,13 @@ SECONDS = 30.0
 
 class Bench:
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[ArchiveOrder] = []
         self.problem = ""
         self.ran = threading.Semaphore(0)
         self.output = Archive("s3://bucket/stallwatch", "", 90, self._run)
         self.output.start()
 
-    def _run(self, order: Order, seconds: float) -> str:
+    def _run(self, order: ArchiveOrder, seconds: float) -> str:
         self.orders.append(order)
         self.ran.release()
         return self.problem
@@ -87,7 +87,7 @@ def test_the_child_puts_it_where_it_is_told_and_says_what_is_wrong(tmp_path: Pat
     (bundle / "incident.json").write_text("{}")
     made = archive(Config(incidents=IncidentSection(archive=str(tmp_path / "kept"))))
     assert made is not None
-    order = Order(str(tmp_path / "kept"), "", 90, "a-1", "n1", str(bundle))
+    order = ArchiveOrder(str(tmp_path / "kept"), "", 90, "a-1", "n1", str(bundle))
     assert made._in_child(order, SECONDS) == ""
     assert [path.name for path in (tmp_path / "kept").glob("*/a-1/*")] == ["n1.tar.gz"]
     options = msgspec.structs.replace(order, options_file=str(tmp_path / "none.json"))

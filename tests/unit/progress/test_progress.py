@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch.progress.observation import Child, Observation, Stack
+from stallwatch.progress.observation import Observation, SeenChild, Stack
 from stallwatch.progress.progress import Progress, compare
 
 _LINE = Stack(7, (("train.py", "main", 10),), (("train.py", 10),), (("train.py", "main", 0),), is_in_job=True)
@@ -47,20 +47,20 @@ def test_work_of_the_judged_thread_moves_outside_of_waits_that_spin() -> None:
 
 
 def test_children_count_where_they_are_waited_for() -> None:
-    before, after = {"children": (Child(9, 0),)}, {"children": (Child(9, 100),)}
+    before, after = {"children": (SeenChild(9, 0),)}, {"children": (SeenChild(9, 100),)}
     assert between(before, after, waits_for_children=True).answer == "moves"
     assert between(before, after).answer == "stands"
 
 
 def test_a_loaders_worker_that_computes_where_it_computed_before_tells_nothing() -> None:
     """For long, or for ever; a worker at other lines of the job's own code makes a batch."""
-    busy = {"children": (Child(9, 0, _LINE),)}, {"children": (Child(9, 100, _LINE),)}
+    busy = {"children": (SeenChild(9, 0, _LINE),)}, {"children": (SeenChild(9, 100, _LINE),)}
     told = between(*busy, where="dataloader")
     assert told.answer == "unknown"
     assert told.because[0].fact == "its child process 9 was at the same lines at both looks, on the CPU"
     assert between(*busy, where="lock").answer == "stands", "nobody waits for it"
     other_line = _LINE._replace(lines=(("train.py", 11),))
-    elsewhere = {"children": (Child(9, 100, other_line),)}
+    elsewhere = {"children": (SeenChild(9, 100, other_line),)}
     assert between(busy[0], elsewhere, where="dataloader", waits_for_children=True).answer == "moves"
 
 
@@ -80,15 +80,20 @@ def test_bytes_of_files_move_outside_of_waits_that_have_none() -> None:
 def test_what_the_thread_does_that_it_waits_for_is_its_own_progress() -> None:
     elsewhere = _LINE._replace(polling_way=(("train.py", "read", 0),))
     in_numpy = _LINE._replace(is_in_job=False)
-    stands = {"awaited": (Child(8, 10, _LINE),)}
-    assert between(stands, {"awaited": (Child(8, 10, elsewhere),)}, where="lock").answer == "moves"
-    assert between({"awaited": (Child(8, 10, in_numpy),)}, {"awaited": (Child(8, 90, in_numpy),)}).answer == "moves"
-    assert between(stands, {"awaited": (Child(8, 90, _LINE),)}, where="lock").answer == "stands", (
+    stands = {"awaited": (SeenChild(8, 10, _LINE),)}
+    assert between(stands, {"awaited": (SeenChild(8, 10, elsewhere),)}, where="lock").answer == "moves"
+    assert (
+        between({"awaited": (SeenChild(8, 10, in_numpy),)}, {"awaited": (SeenChild(8, 90, in_numpy),)}).answer
+        == "moves"
+    )
+    assert between(stands, {"awaited": (SeenChild(8, 90, _LINE),)}, where="lock").answer == "stands", (
         "for long, or for ever"
     )
-    assert between(stands, {"awaited": (Child(9, 10, elsewhere),)}, where="lock").answer == "stands", "another thread"
-    idle = Child(7, 3, _LINE)
-    one_works = between({"awaited": (idle, Child(8, 10, _LINE))}, {"awaited": (idle, Child(8, 10, elsewhere))})
+    assert between(stands, {"awaited": (SeenChild(9, 10, elsewhere),)}, where="lock").answer == "stands", (
+        "another thread"
+    )
+    idle = SeenChild(7, 3, _LINE)
+    one_works = between({"awaited": (idle, SeenChild(8, 10, _LINE))}, {"awaited": (idle, SeenChild(8, 10, elsewhere))})
     assert one_works.answer == "moves", "one of several"
 
 
@@ -148,8 +153,8 @@ def test_lines_of_one_function_tell_nothing() -> None:
 @pytest.mark.parametrize(("ticks", "answer"), [((3, 4, 4), "moves"), ((3, 4), "stands"), ((1,) * 40, "stands")])
 def test_children_that_work_together_count_together(ticks: tuple[int, ...], answer: str) -> None:
     """A launcher and the processes that it started since the first look, each with some per cent of a core."""
-    first = {"children": (Child(9, 0),)}
-    last = {"children": tuple(Child(9 + place, used) for place, used in enumerate(ticks))}
+    first = {"children": (SeenChild(9, 0),)}
+    last = {"children": tuple(SeenChild(9 + place, used) for place, used in enumerate(ticks))}
     assert between(first, last, waits_for_children=True).answer == answer
     assert between(first, last).answer == "stands", "not waited for"
     assert between({}, last, waits_for_children=True).answer == "stands", "they may be older"
@@ -157,20 +162,21 @@ def test_children_that_work_together_count_together(ticks: tuple[int, ...], answ
 
 def test_the_stack_of_a_child_that_is_waited_for_tells_though_it_uses_no_cpu() -> None:
     elsewhere = _LINE._replace(polling_way=(("load.py", "read", 0),))
-    before = {"children": (Child(9, 0, None, (_LINE,)),)}
-    told = between(before, {"children": (Child(9, 0, None, (elsewhere,)),)}, waits_for_children=True)
+    before = {"children": (SeenChild(9, 0, None, (_LINE,)),)}
+    told = between(before, {"children": (SeenChild(9, 0, None, (elsewhere,)),)}, waits_for_children=True)
     assert (told.answer, told.because[0].fact) == (
         "moves",
         "the stack of its child process 9 changed between the two looks",
     )
-    same = between(before, {"children": (Child(9, 0, None, (_LINE,)),)}, waits_for_children=True)
+    same = between(before, {"children": (SeenChild(9, 0, None, (_LINE,)),)}, waits_for_children=True)
     assert same.answer == "stands"
     new_thread = elsewhere._replace(thread=70)
     assert (
-        between(before, {"children": (Child(9, 0, None, (new_thread,)),)}, waits_for_children=True).answer == "stands"
+        between(before, {"children": (SeenChild(9, 0, None, (new_thread,)),)}, waits_for_children=True).answer
+        == "stands"
     )
-    assert between({}, {"children": (Child(9, 0, None, (elsewhere,)),)}, waits_for_children=True).answer == "stands"
-    assert between(before, {"children": (Child(9, 0, None, (elsewhere,)),)}).answer == "stands", "not waited for"
+    assert between({}, {"children": (SeenChild(9, 0, None, (elsewhere,)),)}, waits_for_children=True).answer == "stands"
+    assert between(before, {"children": (SeenChild(9, 0, None, (elsewhere,)),)}).answer == "stands", "not waited for"
 
 
 def test_a_wait_in_a_collective_that_ends_again_and_again_moves() -> None:
@@ -211,17 +217,17 @@ def test_work_is_five_per_cent_of_a_core_of_whoever_it_is() -> None:
     in_numpy = _LINE._replace(is_in_job=False)
     for ticks, answer in ((9, "stands"), (10, "moves")):
         assert between({"cpu_ticks": 0}, {"cpu_ticks": ticks}, where="user_code").answer == answer
-        awaited = {"awaited": (Child(8, 0, in_numpy),)}, {"awaited": (Child(8, ticks, in_numpy),)}
+        awaited = {"awaited": (SeenChild(8, 0, in_numpy),)}, {"awaited": (SeenChild(8, ticks, in_numpy),)}
         assert between(*awaited, where="lock").answer == answer
-        children = {"children": (Child(9, 0),)}, {"children": (Child(9, ticks),)}
+        children = {"children": (SeenChild(9, 0),)}, {"children": (SeenChild(9, ticks),)}
         assert between(*children, waits_for_children=True).answer == answer
-        loads = {"children": (Child(9, 0, _LINE),)}, {"children": (Child(9, ticks, _LINE),)}
+        loads = {"children": (SeenChild(9, 0, _LINE),)}, {"children": (SeenChild(9, ticks, _LINE),)}
         assert between(*loads, where="dataloader").answer == ("unknown" if ticks == 10 else "stands")
 
 
 def test_of_a_thread_or_child_without_a_stack_at_both_looks_its_lines_say_nothing() -> None:
-    busy = Child(8, 90, _LINE._replace(is_in_job=False))
-    for first, last in ((Child(8, 0), busy), (busy._replace(cpu_ticks=0), Child(8, 90))):
+    busy = SeenChild(8, 90, _LINE._replace(is_in_job=False))
+    for first, last in ((SeenChild(8, 0), busy), (busy._replace(cpu_ticks=0), SeenChild(8, 90))):
         assert between({"awaited": (first,)}, {"awaited": (last,)}, where="lock").answer == "stands"
         batch = {"children": (first,)}, {"children": (last,)}
         assert between(*batch, where="dataloader", waits_for_children=True).answer == "moves"

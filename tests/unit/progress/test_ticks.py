@@ -6,8 +6,8 @@ from typing import Unpack
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.snapshot import GroupCounter, Heartbeat, ProcessSample
 from stallwatch.progress.ticks import (
-    TickTimes,
     Ticks,
+    TickTimes,
     advanced,
     counts_steps,
     first_seen,

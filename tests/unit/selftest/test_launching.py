@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.selftest.launching import Plan, Ranks
+from stallwatch.selftest.launching import JobPlan, LaunchedRanks
 from stallwatch.selftest.result import OwnFailure
 
 SHOW = """\
@@ -19,10 +19,10 @@ def shown(tmp_path: Path, environment: dict[str, str], **plan: object) -> tuple[
     program = tmp_path / "show.py"
     program.write_text(SHOW, encoding="ascii")
     fields = {"python": sys.executable, "ranks": 1, "backend": "nccl", "step_seconds": 5.0, "start_seconds": 9.0}
-    made = msgspec.convert(fields | {"program": str(program)} | plan, Plan)
+    made = msgspec.convert(fields | {"program": str(program)} | plan, JobPlan)
     folder = tmp_path / "job"
     folder.mkdir()
-    ranks = Ranks(made, folder, environment | {"SHOW": str(tmp_path / "seen-")}, tmp_path / "records")
+    ranks = LaunchedRanks(made, folder, environment | {"SHOW": str(tmp_path / "seen-")}, tmp_path / "records")
     for process in ranks.processes:
         process.wait(30)
     ranks.stop()
@@ -66,7 +66,7 @@ def test_devices_and_steps_are_passed_on(tmp_path: Path) -> None:
 
 
 def test_a_report_of_another_version_is_our_failure(tmp_path: Path) -> None:
-    ranks = Ranks(Plan(sys.executable, 0, "gloo", 5.0, 9.0), tmp_path, {}, tmp_path)
+    ranks = LaunchedRanks(JobPlan(sys.executable, 0, "gloo", 5.0, 9.0), tmp_path, {}, tmp_path)
     line = b'{"kind":"begin","rank":0,"at_ns":1,"schema_version":99,"step":"init"}'
     with pytest.raises(OwnFailure, match="version 99"):
         ranks._line(line)

@@ -1,12 +1,12 @@
 """What follows from the ranks' lines and exit codes."""
 
-from stallwatch.selftest.told_so_far import Line, failure_at_end
+from stallwatch.selftest.told_so_far import ReportLine, failure_at_end
 from stallwatch.selftest.worker.step_lines import IMPORT
 from tests.unit.selftest.lines import begin, done, end, progress
 
 
 def test_all_right_is_no_failure() -> None:
-    lines = [*done(0, "init"), *done(1, "init"), Line("finished", 0, 0, 1), Line("finished", 1, 0, 1)]
+    lines = [*done(0, "init"), *done(1, "init"), ReportLine("finished", 0, 0, 1), ReportLine("finished", 1, 0, 1)]
     assert failure_at_end(progress(2, *lines), {0: 0, 1: 0}) is None
 
 

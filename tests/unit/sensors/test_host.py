@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.sensors.host import HostSensor
-from stallwatch.sensors.kernel_messages import KernelMessages, Unreadable
+from stallwatch.sensors.kernel_messages import KernelLogUnreadable, KernelMessages
 from tests.builders.clock import FakeClock
 
 SECOND = 10**9
@@ -23,7 +23,7 @@ class FakeLog:
 class Node:
     """A sensor over a log and folders of the test's own, 10,000 s after the boot."""
 
-    def __init__(self, folder: Path, log: KernelMessages | Unreadable) -> None:
+    def __init__(self, folder: Path, log: KernelMessages | KernelLogUnreadable) -> None:
         self.clock = FakeClock(10_000 * SECOND)
         self.opens = 0
         self.log = log
@@ -32,7 +32,7 @@ class Node:
 
     def open(self) -> KernelMessages:
         self.opens += 1
-        if isinstance(self.log, Unreadable):
+        if isinstance(self.log, KernelLogUnreadable):
             raise self.log
         return self.log
 
@@ -82,7 +82,7 @@ def test_fault_of_another_day_is_not_told(tmp_path: Path) -> None:
 
 
 def test_log_that_cannot_be_read_is_said_and_tried_again_later(tmp_path: Path) -> None:
-    node = Node(tmp_path, Unreadable("/dev/kmsg: Operation not permitted; it needs CAP_SYSLOG"))
+    node = Node(tmp_path, KernelLogUnreadable("/dev/kmsg: Operation not permitted; it needs CAP_SYSLOG"))
     assert dict(node.sensor.read().missing)["kernel log"].endswith("it needs CAP_SYSLOG")
     node.sensor.read()
     assert node.opens == 1

@@ -7,8 +7,8 @@ import pytest
 
 from stallwatch.sensors.kernel_messages import (
     JournalMessages,
+    KernelLogUnreadable,
     KmsgMessages,
-    Unreadable,
     open_messages,
     parse_journal_line,
 )
@@ -58,13 +58,13 @@ def test_journal_stands_in_where_kmsg_is_closed(tmp_path: Path) -> None:
 
 
 def test_both_closed_says_what_either_needs(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match=r"absent: No such file.*no-such-program is not there.*CAP_SYSLOG"):
+    with pytest.raises(KernelLogUnreadable, match=r"absent: No such file.*no-such-program is not there.*CAP_SYSLOG"):
         open_messages(str(tmp_path / "absent"), "no-such-program")
 
 
 def test_journal_that_ends_is_said(tmp_path: Path) -> None:
     messages = JournalMessages(script(tmp_path, "exit 3"))
     messages.follower.child.wait()
-    with pytest.raises(Unreadable, match=r"journalctl ended \(exit code 3\)"):
+    with pytest.raises(KernelLogUnreadable, match=r"journalctl ended \(exit code 3\)"):
         list(messages.read())
     messages.follower.channel.close()

@@ -9,7 +9,7 @@ import pytest
 from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import GroupCounter, Heartbeat
-from stallwatch.sensors.rank_facts import MOST_GROUPS, GroupLabels, RankFacts, differing, is_compared
+from stallwatch.sensors.rank_facts import MOST_GROUPS, GroupLabels, RememberedFacts, differing, is_compared
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import heartbeat
 
@@ -21,7 +21,7 @@ def written(directory: Path, rank: int, environment: dict[str, str], **versions:
 
 
 def differences(beats: list[Heartbeat], **how: Any) -> dict[int, tuple[tuple[str, str], ...]]:
-    found = RankFacts().compared(beats, how.get("now_ns", 0))
+    found = RememberedFacts().compared(beats, how.get("now_ns", 0))
     return {beat.rank: found[beat.path][0] for beat in beats if found.get(beat.path, ((), ()))[0]}
 
 
@@ -76,7 +76,7 @@ def test_foreign_and_damaged_facts_are_no_facts(tmp_path: Path) -> None:
 
 
 def test_facts_that_were_written_anew_are_read_within_minutes(tmp_path: Path) -> None:
-    beats, facts = [written(tmp_path, rank, {}, torch="2.13.0") for rank in range(2)], RankFacts()
+    beats, facts = [written(tmp_path, rank, {}, torch="2.13.0") for rank in range(2)], RememberedFacts()
     assert not facts.compared(beats, 0)
     written(tmp_path, 1, {"NCCL_ALGO": "Tree"}, torch="2.13.0")
     assert not facts.compared(beats, SECOND_NS)
@@ -91,9 +91,9 @@ def test_only_the_first_names_travel() -> None:
 def test_versions_newer_than_the_tested_ones_are_passed_on_of_one_rank_alone_too(tmp_path: Path) -> None:
     newest, minor = NEWEST_TESTED["torch"]
     beat = written(tmp_path, 0, {}, torch=f"{newest}.{minor + 1}.0+cpu", nccl="2.10.3")
-    assert RankFacts().compared([beat], 0) == {beat.path: ((), (("torch", f"{newest}.{minor + 1}.0+cpu"),))}
+    assert RememberedFacts().compared([beat], 0) == {beat.path: ((), (("torch", f"{newest}.{minor + 1}.0+cpu"),))}
     tested = written(tmp_path, 1, {}, torch=f"{newest}.{minor}.9", nccl=None)
-    assert RankFacts().compared([tested], 0) == {}
+    assert RememberedFacts().compared([tested], 0) == {}
 
 
 def waiting(directory: Path, *groups: GroupCounter) -> Heartbeat:

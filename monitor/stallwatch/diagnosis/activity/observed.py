@@ -20,7 +20,7 @@ from stallwatch.diagnosis.recorder.operations import is_autograd, is_started
 from stallwatch.model.evidence import ChildProcess, CodeFrame, Operation, Recorder, SourceLine, ThreadStack
 from stallwatch.model.verdict import EndsByItself, Fact, Where
 from stallwatch.progress.kinds import Doing, kind_of, of_all
-from stallwatch.progress.observation import Calls, Child, Lines, Observation, Stack
+from stallwatch.progress.observation import Calls, Lines, Observation, SeenChild, Stack
 
 # The thread that the judged one waits for: a future's result, a join. Where that one stands is the line to look at.
 
@@ -215,13 +215,15 @@ def observed(moment: JudgedThread) -> Observation:
     )
 
 
-def _awaited(moment: JudgedThread) -> tuple[Child, ...]:
+def _awaited(moment: JudgedThread) -> tuple[SeenChild, ...]:
     """The threads of its own process that it waits for, as children are seen."""
     own = moment.thread
     threads = awaited_threads(own.frames, own.os_thread_id, moment.look) if own else []
     seen = [(t.os_thread_id, t, _stack(t, polls=True)) for t in threads]
     return tuple(
-        Child(number, thread_look(moment.look.process, thread, main=False).cpu_ticks, stack, (stack,) if stack else ())
+        SeenChild(
+            number, thread_look(moment.look.process, thread, main=False).cpu_ticks, stack, (stack,) if stack else ()
+        )
         for number, thread, stack in seen
         if number is not None
     )
@@ -238,12 +240,12 @@ def _receives(thread: ThreadStack | None) -> bool:
     return function(inner.name) in _BLOCKING.get(code_origin(inner.filename).module, ())
 
 
-def _children(look: RankLook) -> tuple[Child, ...]:
+def _children(look: RankLook) -> tuple[SeenChild, ...]:
     """Those whose CPU time was read, and those of which only stacks were."""
     ticks = {child.pid: child.cpu_ticks for child in look.process.children} if look.process else {}
     stacks = dict(look.children)
     return tuple(
-        Child(
+        SeenChild(
             pid,
             ticks.get(pid),
             _stack(main_thread(stacks.get(pid, ()), pid), polls=True),

@@ -326,7 +326,7 @@ def same_source(one: Recorder, other: Recorder) -> bool:
 Key = tuple[int, tuple[int, int]]  # group id and the numbers of a node in it
 
 
-class Before(NamedTuple):
+class EarlierLooks(NamedTuple):
     """What the looks before the last one say of operations that are unfinished now."""
 
     pending: set[Key]  # at any earlier look

@@ -12,8 +12,8 @@ from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import (
     OPEN,
     UNTOLD,
-    Before,
     Completion,
+    EarlierLooks,
     HostThreads,
     Key,
     RecordedCall,
@@ -106,7 +106,7 @@ class _Reduction:
 
     def _before(
         self, recorder: Recorder, nodes: Sequence[RecordedCall], earlier: Sequence[Recorder], completion: Completion
-    ) -> Before | None:
+    ) -> EarlierLooks | None:
         """What was pending at any earlier look, or None when there was none; notes what advanced since the last."""
         if not earlier:
             return None
@@ -124,7 +124,7 @@ class _Reduction:
             # Without threads, what another group records beside the one that stands may be another thread's.
             if operation.thread_id is not None or not stands or operation.pg_id in stands:
                 self.advanced_lanes.add(self.lanes.of(operation))
-        return Before(keys, first, {(node.pg_id, node.key) for old in read for node in old})
+        return EarlierLooks(keys, first, {(node.pg_id, node.key) for old in read for node in old})
 
     def _moved(
         self, old: tuple[Recorder, Sequence[RecordedCall]], new: tuple[Recorder, Sequence[RecordedCall]]
@@ -146,7 +146,7 @@ class _Reduction:
         self,
         recorder: Recorder,
         nodes: Sequence[RecordedCall],
-        before: Before | None,
+        before: EarlierLooks | None,
         whole: bool,
         completion: Completion,
     ) -> None:
@@ -281,7 +281,7 @@ class _Reduction:
 
 
 def _pending(
-    stream: int, node: RecordedCall, call: int, lane: int, transfers: tuple[Transfer, ...], before: Before | None
+    stream: int, node: RecordedCall, call: int, lane: int, transfers: tuple[Transfer, ...], before: EarlierLooks | None
 ) -> Pending:
     return Pending(
         record=node.record,

@@ -35,7 +35,7 @@ from stallwatch.model.verdict import Verdict
 # What to do with the job is asked first: may it be ended, and when does torch end it by itself?
 
 
-class Judged(Protocol):
+class HasVerdicts(Protocol):
     """A report, or a document that holds one."""
 
     @property
@@ -51,14 +51,14 @@ class Judged(Protocol):
         """The primary one first."""
 
 
-def deadline(report: Judged) -> str | None:
+def deadline(report: HasVerdicts) -> str | None:
     """When torch's own timeout ends the job; None where nothing says so, or where the job moves: what was pending at
     the look has long been completed."""
     verdict = _first(report)
     return None if verdict is not None and verdict.traits.flows else report.deadline
 
 
-def safety(report: Judged) -> str:
+def safety(report: HasVerdicts) -> str:
     """Whether the job may be ended without losing evidence, and whether it has to be."""
     if not report.evidence_complete:
         return "evidence is not complete: ending the job now loses some of it"
@@ -70,7 +70,7 @@ def safety(report: Judged) -> str:
     return "evidence complete, safe to kill"
 
 
-def _first(report: Judged) -> Verdict | None:
+def _first(report: HasVerdicts) -> Verdict | None:
     return report.verdicts[0] if report.verdicts else None
 
 

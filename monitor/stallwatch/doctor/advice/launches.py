@@ -31,7 +31,7 @@ _KIND: Final = re.compile(r"^\s*[\"']?kind[\"']?\s*:\s*[\"']?(\w+)", re.MULTILIN
 _REPLICAS: Final = re.compile(r"\b(Master|Worker|Launcher)[\"']?\s*:\s*\{?\s*[\"']?replicas[\"']?\s*:\s*(\d+)")
 
 
-class Launch(NamedTuple):
+class LaunchCommand(NamedTuple):
     """One command that starts ranks. None is "not said", or known only when it runs."""
 
     line: int
@@ -50,7 +50,7 @@ class Launch(NamedTuple):
         return of_launcher.format(ranks * (self.nodes or 1) if "accelerate" in self.launcher else ranks)
 
 
-def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launch]:
+def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[LaunchCommand]:
     """Given the commands of a script, and its comments (#SBATCH), return what it starts."""
     found = []
     batch = " ".join(match["rest"] for _, line in comments if (match := _BATCH.match(line)))
@@ -75,7 +75,7 @@ def launches(lines: Iterable[Line], comments: Iterable[Line] = ()) -> list[Launc
         own = launchers[-1]  # srun starts torchrun, which starts the ranks
         nodes = _nodes(rest, batch, values)
         found.append(
-            Launch(
+            LaunchCommand(
                 line=number,
                 launcher=own["name"],
                 nodes=nodes,

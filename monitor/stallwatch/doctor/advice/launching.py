@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
-from stallwatch.doctor.advice.launches import Launch, launches, pods_of_operator
+from stallwatch.doctor.advice.launches import LaunchCommand, launches, pods_of_operator
 from stallwatch.doctor.advice.named_files import Part, commands, parts, statements
 from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.advice.settings import Setting, settings, settings_of
@@ -37,7 +37,7 @@ class LaunchCheck(ABC):
 
     @abstractmethod
     def of_part(
-        self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
+        self, surroundings: Surroundings, path: Path, part: Part, started: list[LaunchCommand]
     ) -> Iterator[FindingRecord]:
         """What is wrong in one part of a text that starts ranks."""
 
@@ -50,7 +50,7 @@ class LoopbackLaunch(LaunchCheck):
     looks_for: ClassVar[str] = "in launch scripts: the loopback interface or address for a job of several nodes"
 
     def of_part(
-        self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
+        self, surroundings: Surroundings, path: Path, part: Part, started: list[LaunchCommand]
     ) -> Iterator[FindingRecord]:
         """Given a part of a file and what it starts, yield a finding for each interface set to lo, and one for the
         lines that make rank 0's address loopback; nothing of a job on one node."""
@@ -88,7 +88,7 @@ class LoopbackLaunch(LaunchCheck):
         )  # fmt: skip
 
 
-def _master_option(started: list[Launch], set_here: list[Setting]) -> str:
+def _master_option(started: list[LaunchCommand], set_here: list[Setting]) -> str:
     """How the address of rank 0 was given, and is to be given."""
     if any(one.name in ("MASTER_ADDR", "PET_MASTER_ADDR") for one in set_here):
         return "export MASTER_ADDR="
@@ -106,7 +106,7 @@ class FewerGpusThanRanks(LaunchCheck):
     looks_for: ClassVar[str] = "in launch scripts: fewer GPUs in CUDA_VISIBLE_DEVICES than ranks that are started"
 
     def of_part(
-        self, surroundings: Surroundings, path: Path, part: Part, started: list[Launch]
+        self, surroundings: Surroundings, path: Path, part: Part, started: list[LaunchCommand]
     ) -> Iterator[FindingRecord]:
         """Given a part of a file and what it starts, yield a finding for each launch with more ranks a node than GPUs
         it can see."""
@@ -118,7 +118,7 @@ class FewerGpusThanRanks(LaunchCheck):
                 launch = launch._replace(visible=names, visible_line=said[-1].line)
             yield from self._launch(path, launch)
 
-    def _launch(self, path: Path, launch: Launch) -> Iterator[FindingRecord]:
+    def _launch(self, path: Path, launch: LaunchCommand) -> Iterator[FindingRecord]:
         ranks, visible = launch.local_ranks, launch.visible
         if ranks is None or visible is None or not visible or len(visible) >= ranks:
             return

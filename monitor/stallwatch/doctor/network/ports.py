@@ -6,7 +6,7 @@ from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.network.host_names import is_own_address
 from stallwatch.doctor.network.tcp_table import LISTEN, TIME_WAIT, tcp_sockets
-from stallwatch.doctor.processes import Holder, holders_of, stat_of
+from stallwatch.doctor.processes import SocketHolder, holders_of, stat_of
 from stallwatch.doctor.surroundings import Surroundings
 
 _DEFAULT_PORT = 29500  # torchrun, init_process_group, DeepSpeed
@@ -69,7 +69,7 @@ class MasterPort:
         return int(said[0]), True
 
     def _taken(
-        self, surroundings: Surroundings, port: int, chosen: bool, holders: tuple[Holder, ...], uid: int
+        self, surroundings: Surroundings, port: int, chosen: bool, holders: tuple[SocketHolder, ...], uid: int
     ) -> tuple[FindingRecord, ...]:
         live = {rank.pid for rank in surroundings.ranks if rank.alive}
         launchers = {stat.parent_pid for pid in live if (stat := stat_of(surroundings.proc, pid))}
@@ -115,25 +115,25 @@ _LAUNCHERS = (
 )  # fmt: skip
 
 
-def _is_stale(surroundings: Surroundings, holder: Holder) -> bool:
+def _is_stale(surroundings: Surroundings, holder: SocketHolder) -> bool:
     """A rank, or the remains of one, that has no launcher: adopted, a zombie, or stuck."""
     return holder.state in ("Z", "D", "X") or _is_orphan(surroundings, holder)
 
 
-def _is_orphan(surroundings: Surroundings, holder: Holder) -> bool:
+def _is_orphan(surroundings: Surroundings, holder: SocketHolder) -> bool:
     if "RANK" not in holder.environment:
         return False
     parent = stat_of(surroundings.proc, holder.parent_pid)
     return holder.parent_pid == 1 or (parent is not None and not parent.command.startswith(_LAUNCHERS))
 
 
-def _names(surroundings: Surroundings, holders: tuple[Holder, ...], uid: int) -> str:
+def _names(surroundings: Surroundings, holders: tuple[SocketHolder, ...], uid: int) -> str:
     if not holders:
         return f"a process of uid {uid} that is not visible from here (another user's, or of another PID namespace)"
     return ", ".join(_describe(surroundings, holder) for holder in holders[:4])
 
 
-def _describe(surroundings: Surroundings, holder: Holder) -> str:
+def _describe(surroundings: Surroundings, holder: SocketHolder) -> str:
     notes = {"Z": "zombie: its main thread has ended, another still holds the port", "D": "in an uninterruptible wait",
              "T": "stopped"}.get(holder.state, "")  # fmt: skip
     if _is_orphan(surroundings, holder):

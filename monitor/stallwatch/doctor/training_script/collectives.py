@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stallwatch.doctor.training_script.models import Models
-from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
+from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, RankExpressions
 from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script, calls_in, keyword
 
@@ -58,7 +58,7 @@ class Collectives:
     def __init__(self, script: Script, models: Models | None = None) -> None:
         self._script = script
         self._models = models
-        self.ranks = Ranks(script)
+        self.ranks = RankExpressions(script)
         functions = list(script.functions())
         names = [(owner, function.name) for owner, function in functions]
         # A name that two functions have is nobody's.

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.training_script.loops import WHOLE, bare, goes_over_data_again, has_backward
-from stallwatch.doctor.training_script.rank_conditions import Ranks
+from stallwatch.doctor.training_script.rank_conditions import RankExpressions
 from stallwatch.doctor.training_script.source import (
     Script,
     ScriptCheck,
@@ -185,7 +185,7 @@ def _sources(script: Script, node: ast.expr, depth: int = 4) -> Iterator[ast.exp
 
 def _knows_ranks(script: Script, dataset: ast.expr, shuffled: bool) -> bool:
     """Whether the data set was made with the rank or the number of ranks in hand, or comes from nobody knows where."""
-    ranks = Ranks(script)
+    ranks = RankExpressions(script)
     for source in _sources(script, dataset):
         for inner in ast.walk(source):
             if isinstance(inner, ast.expr) and (ranks.is_rank(inner) or ranks.is_world_size(inner)):
@@ -196,7 +196,7 @@ def _knows_ranks(script: Script, dataset: ast.expr, shuffled: bool) -> bool:
 
 def _cuts(script: Script, dataset: ast.expr) -> Iterator[ast.expr]:
     """Where the data was cut by rank: `files[rank::world_size]`, `range(rank, n, world_size)`, `shard(world, rank)`."""
-    ranks = Ranks(script)
+    ranks = RankExpressions(script)
     for source in _sources(script, dataset):
         for inner in ast.walk(source):
             if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Slice):
@@ -231,7 +231,7 @@ def _trained_cut(script: Script, loop: ast.For | ast.AsyncFor) -> ast.expr | Non
     if any(isinstance(one, ast.Break) for one in ast.walk(loop)) or not has_backward(script, loop.body):
         return None
     # Whoever asks for the remainder knows of it.
-    ranks = Ranks(script)
+    ranks = RankExpressions(script)
     if any(
         isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) and ranks.is_world_size(one.right)
         for one in ast.walk(script.tree)
@@ -240,7 +240,7 @@ def _trained_cut(script: Script, loop: ast.For | ast.AsyncFor) -> ast.expr | Non
     return next((one for one in _cuts(script, node) if one is node), None)
 
 
-def _steps_over(ranks: Ranks, first: ast.expr, step: ast.expr | None) -> bool:
+def _steps_over(ranks: RankExpressions, first: ast.expr, step: ast.expr | None) -> bool:
     """Whether somebody begins at his rank and goes over those of all others."""
     return step is not None and not isinstance(step, ast.Constant) and ranks.is_rank(first)
 
@@ -251,7 +251,7 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 def _is_even(script: Script, node: ast.expr, ranks_of_all: ast.expr | None) -> bool:
     """Whether what is cut was made a multiple of the number of ranks before ("n // world_size * world_size")."""
-    ranks = Ranks(script)
+    ranks = RankExpressions(script)
     whole = ast.unparse(ranks_of_all) if ranks_of_all else ""
     return any(
         isinstance(inner, ast.BinOp)

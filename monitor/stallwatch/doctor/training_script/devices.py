@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.training_script.collectives import Collectives
-from stallwatch.doctor.training_script.rank_conditions import Ranks
+from stallwatch.doctor.training_script.rank_conditions import RankExpressions
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword
 
 _INITS: Final = ("init_process_group", "init_distributed")
@@ -62,7 +62,7 @@ class GlobalRankDevice(ScriptCheck):
         # Spawned ranks are those of one node, unless the script says otherwise.
         if script.calls_any("spawn"):
             return
-        ranks = Ranks(script)
+        ranks = RankExpressions(script)
         wrong = [call for call in script.calls if any(ranks.is_global_rank(one) for one in _device_of(script, call))]
         if wrong:
             wrong.sort(key=lambda call: call.lineno)

@@ -66,7 +66,7 @@ class Condition(NamedTuple):
         return f"the ranks with {self.key}" if self.positive else f"the ranks without {self.key}"
 
 
-class Ranks:
+class RankExpressions:
     """Knows of one script which expressions are a rank, how many ranks there are, or a condition on the rank. Values
     decide; a name does where nothing in the script tells what it stands for."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord
-from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, Ranks
+from stallwatch.doctor.training_script.rank_conditions import ZERO, Condition, RankExpressions
 from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword, target_name
 
@@ -27,7 +27,7 @@ class ShardedSave(ScriptCheck):
 
     def of_script(self, script: Script) -> Iterator[FindingRecord]:
         """Given a script, yield an error for each save by rank 0 alone of which every rank holds a part."""
-        ranks = Ranks(script)
+        ranks = RankExpressions(script)
         for call, condition in _by_rank_0(script, ranks):
             if what := _needs_everybody(script, call):
                 yield finding(
@@ -41,7 +41,7 @@ class ShardedSave(ScriptCheck):
                 )  # fmt: skip
 
 
-def _by_rank_0(script: Script, ranks: Ranks) -> Iterator[tuple[ast.Call, Condition]]:
+def _by_rank_0(script: Script, ranks: RankExpressions) -> Iterator[tuple[ast.Call, Condition]]:
     """Calls under a condition that rank 0 alone fulfils."""
     for node in ast.walk(script.tree):
         if isinstance(node, ast.If) and (condition := ranks.condition(node.test)) and condition.key == ZERO:
@@ -51,7 +51,7 @@ def _by_rank_0(script: Script, ranks: Ranks) -> Iterator[tuple[ast.Call, Conditi
         yield from _after_return(function, ranks)
 
 
-def _after_return(function: Function, ranks: Ranks) -> Iterator[tuple[ast.Call, Condition]]:
+def _after_return(function: Function, ranks: RankExpressions) -> Iterator[tuple[ast.Call, Condition]]:
     """`if rank != 0: return`, and `@rank_zero_only`."""
     only: Condition | None = None
     if ranks.is_for_main_only(function.decorator_list):

@@ -16,7 +16,7 @@ class NotLaunched(Exception):
     """Nobody said which rank this is, or where the others are; the message says what to do."""
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Which rank this process is, of how many, and its number on this node."""
 
     rank: int
@@ -24,13 +24,13 @@ class Place(NamedTuple):
     local_rank: int
 
 
-def place_of(environment: "dict[str, str]") -> Place:
+def place_of(environment: "dict[str, str]") -> RankPlace:
     """Given the environment of torchrun, srun or mpirun, return this rank's place, and set what torch reads (RANK,
     WORLD_SIZE, LOCAL_RANK). Raise NotLaunched where a rank or the master's address is not told."""
     for names in _SCHEMES:
         values = [environment.get(name, "") for name in names]
         if all(value.isdigit() for value in values):
-            place = Place(*map(int, values))
+            place = RankPlace(*map(int, values))
             # torch.distributed reads these; srun and mpirun do not set them.
             os.environ.update(RANK=values[0], WORLD_SIZE=values[1], LOCAL_RANK=values[2])
             break

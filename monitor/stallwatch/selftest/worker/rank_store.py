@@ -6,19 +6,19 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Optional
 
-from stallwatch.selftest.worker.launcher_env import Place
+from stallwatch.selftest.worker.launcher_env import RankPlace
 
 _PREFIX = "stallwatch-selftest"
 
 
-class Absent(Exception):
+class RanksMissing(Exception):
     """Some ranks never came to the store, or the store could not be reached."""
 
 
 class Meeting:
     """The store at which all ranks meet before there is a process group, and what they tell each other there."""
 
-    def __init__(self, torch: Any, place: Place, seconds: float) -> None:
+    def __init__(self, torch: Any, place: RankPlace, seconds: float) -> None:
         """Reach the store at MASTER_ADDR:MASTER_PORT; rank 0 opens it, unless torchrun's agent holds it already."""
         self._place = place
         self._seconds = seconds
@@ -37,13 +37,13 @@ class Meeting:
             )
         except Exception as error:
             what = "opened" if is_master else "reached"
-            raise Absent(
+            raise RanksMissing(
                 f"the store at {self._address}:{self._port} could not be {what} from {os.uname().nodename}: "
                 f"{first_line(error)}"
             ) from error
 
     def gather_all(self, device: str) -> None:
-        """Wait for every rank. Raise Absent with those that did not come in time. `device`: what this one works on."""
+        """Wait for every rank. Raise RanksMissing with those that come too late. `device`: what this one works on."""
         self.say("arrived", f"pid {os.getpid()} on {os.uname().nodename}, {device}")
         others = [rank for rank in range(self._place.world_size) if rank != self._place.rank]
         if not others:
@@ -54,7 +54,7 @@ class Meeting:
         except Exception as error:
             absent = [rank for rank in others if not self._ask(partial(self.words.check, [f"arrived/{rank}"]))]
             why = f"{ranks_text(absent)} never came within {self._seconds:.0f} s" if absent else first_line(error)
-            raise Absent(f"at the store, {why}") from error
+            raise RanksMissing(f"at the store, {why}") from error
 
     def who(self) -> "list[str]":
         """Rank, pid, host and device of everybody, once all have come, and where they met."""
@@ -90,7 +90,9 @@ class Meeting:
         try:
             return question()
         except Exception as error:
-            raise Absent(f"the store at {self._address}:{self._port} does not answer: {first_line(error)}") from error
+            raise RanksMissing(
+                f"the store at {self._address}:{self._port} does not answer: {first_line(error)}"
+            ) from error
 
     def standing(self) -> "dict[int, Optional[str]]":
         """Where every rank says it is: `<index> <step>`, None for one that said nothing. By a connection of its own,

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.selftest.told_so_far import Line
+from stallwatch.selftest.told_so_far import ReportLine
 from stallwatch.selftest.worker.step_lines import StepReport, name_of, report_name, size_text
 
 
@@ -15,7 +15,7 @@ def test_each_step_is_two_lines_that_the_parent_understands(tmp_path: Path) -> N
     report.end("wrong", "element 3 is 5", bus_bytes_per_second=7)
     report.finished()
     begun, ended, finished = (
-        msgspec.json.decode(line, type=Line) for line in (tmp_path / report_name(3)).read_bytes().splitlines()
+        msgspec.json.decode(line, type=ReportLine) for line in (tmp_path / report_name(3)).read_bytes().splitlines()
     )
     assert (begun.kind, begun.rank, begun.key) == ("begin", 3, ("gather", 64))
     assert (ended.kind, ended.outcome, ended.facts) == ("end", "wrong", {"bus_bytes_per_second": 7})
@@ -26,7 +26,7 @@ def test_each_step_is_two_lines_that_the_parent_understands(tmp_path: Path) -> N
 def test_a_crash_is_told_apart(tmp_path: Path) -> None:
     StepReport(0, str(tmp_path)).crash("IndexError")
     (line,) = (tmp_path / report_name(0)).read_bytes().splitlines()
-    assert msgspec.json.decode(line, type=Line).kind == "crash"
+    assert msgspec.json.decode(line, type=ReportLine).kind == "crash"
 
 
 def test_a_file_of_somebody_else_is_not_written(tmp_path: Path) -> None:
