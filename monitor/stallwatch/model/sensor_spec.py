@@ -28,5 +28,6 @@ class SensorSpec(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...]  # whose state its answers tell; of more than one by `parts`, each a PartStatus
     privileged: bool = False  # its process keeps the capabilities of who starts it; none has a network
     required: bool = False  # False: absent is normal
+    idle_seconds: float = 0.0  # how old its answer may be while no rank is on the node; what it says by itself counts
     switch: str = ""  # what the key of [sensors] says that turns it off, by its name; "": it is always read
     metrics: tuple[Family, ...] = ()  # each with its `read`, given a value of NodeSnapshot's field

@@ -116,6 +116,17 @@ class SupervisedSensor(Generic[T]):
         except BrokenPipeError:
             self._ended()
 
+    def is_fresh(self, seconds: float) -> bool:
+        """Whether its last answer was a value no older than that, and its child has not said anything since."""
+        if not isinstance(self._result, Known) or self._has_news:
+            return False
+        return self._clock.monotonic_ns() - self._result.at_ns < seconds * 1e9
+
+    def rest(self) -> None:
+        """Begin a look without a question: its last answer holds, unless its child ended."""
+        self.collect(late=True)
+        self._settled = True
+
     def collect(self, late: bool = False) -> None:
         """Take what the child has said; `late` drops it, for it answers a question of an earlier look."""
         try:
@@ -223,8 +234,13 @@ class SensorSet:
         """Ask every sensor and return within `sensors.deadline_seconds`. A sensor that has not answered by then is
         `Unavailable` with since when; its late answer is dropped, and it is asked again only after it came."""
         deadline_ns = self._clock.monotonic_ns() + int(self._deadline_seconds * 1e9)
-        for sensor in self.sensors.values():
-            sensor.ask()
+        for spec in SENSORS:
+            if (sensor := self.sensors.get(spec.name)) is None:
+                continue
+            if not self._ranks.ranks and sensor.is_fresh(spec.idle_seconds):
+                sensor.rest()
+            else:
+                sensor.ask()
         self._collect(deadline_ns)
         readings: dict[str, Any] = {spec.name: self._reading(spec) for spec in SENSORS}
         statuses = tuple(status for spec in SENSORS for status in self._statuses(spec, readings[spec.name]))

@@ -11,13 +11,15 @@ from stallwatch.config import Config
 from stallwatch.config_sections import DaemonSection, SensorsSection
 from stallwatch.loop.privileged import own_side
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import NodeSnapshot, RanksLook
+from stallwatch.model.snapshot import GpusLook, NodeSnapshot, PartStatus, RanksLook
 from stallwatch.node.children import start_own
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.sensors.panel import SensorSet, SupervisedSensor
 from tests.builders.records import start_ticks_of, write_record
 
 CONFIG = SensorsSection(deadline_seconds=20.0, discover_seconds=3600, gpus=False, host=False)
+
+UP = PartStatus(True, "", 0.0, 0)
 
 
 @pytest.fixture
@@ -60,6 +62,30 @@ def test_snapshot_has_ranks_and_says_how_every_sensor_did(panel: SensorSet, tmp_
     assert not required & {"gpus", "host"}, "they are off"
     assert snapshot.gpus == Unavailable("NVML is not asked: sensors.gpus is off", snapshot.gpus.at_ns)
     assert snapshot.tick == 1
+
+
+def test_gpus_are_asked_seldom_while_no_rank_is_on_the_node(
+    panel: SensorSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Noted(SupervisedSensor[GpusLook]):
+        def ask(self) -> None:
+            asked.append(self.name)
+            self._settled, self._result = True, Known(GpusLook((), UP, UP), SystemClock().monotonic_ns())
+
+    panel.sensors["gpus"] = Noted("gpus", "NVML", GpusLook, start_own(["false"]), SystemClock(), required=False)
+    monkeypatch.setattr(panel, "_ranks_of", lambda _: ())
+    for tick in range(3):
+        panel.look(tick)
+    assert asked == ["gpus"]
+    monkeypatch.undo()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    for tick in range(3, 6):
+        panel.look(tick)
+    process.communicate(b"\n")
+    assert len(asked) >= 3, "with a rank, each look asks"
 
 
 def test_look_ends_at_its_deadline_and_ranks_do_not_vanish(panel: SensorSet, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
+import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +53,31 @@ def test_answers_come_from_one_child_that_stays(make: Make) -> None:
     assert [reading.value for reading in readings if isinstance(reading, Known)] == [1, 2, 3]
     status = sensor.status()
     assert (status.up, status.reason, status.errors_total, status.required) == (True, "", 0, True)
+
+
+def test_an_answer_that_is_young_enough_holds_without_a_question_until_its_child_speaks_or_ends(
+    make: Make, clock: FakeClock
+) -> None:
+    sensor = make("counts")
+    assert not sensor.is_fresh(5.0)  # nothing was answered yet
+    first = look(sensor)
+    assert isinstance(first, Known)
+    assert sensor.is_fresh(5.0)
+    assert not sensor.is_fresh(0.0)
+    sensor.rest()
+    assert sensor.descriptor is None
+    assert sensor.result() == first
+    clock.advance(5.0)
+    assert not sensor.is_fresh(5.0)
+    look(sensor)
+    assert sensor.is_fresh(5.0)
+    assert sensor.pid is not None
+    os.kill(sensor.pid, signal.SIGKILL)
+    assert (told := sensor.news_descriptor) is not None
+    assert select.select([told], [], [], 20)[0]
+    sensor.rest()
+    assert isinstance(sensor.result(), Unavailable)
+    assert not sensor.is_fresh(5.0)
 
 
 def test_what_a_sensor_raises_is_the_reason(make: Make) -> None:
