@@ -20,11 +20,20 @@ PROGRAMS = tuple(
         "training_loops",
         "training_services",
         "training_frameworks",
+        "training_projects",
     )
 )
 HANGS = tuple(
     Path(__file__).with_name(f"{name}.py")
-    for name in ("hangs_of_one", "hangs_together", "hangs_of_systems", "hangs_of_loops", "hangs_of_frameworks")
+    for name in (
+        "hangs_of_one",
+        "hangs_together",
+        "hangs_of_systems",
+        "hangs_of_loops",
+        "hangs_of_frameworks",
+        "hangs_of_calls",
+        "hangs_of_hosts",
+    )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
 # Done from outside to a job that only trains.

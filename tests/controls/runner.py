@@ -27,6 +27,8 @@ VERDICT_SECONDS = 40.0  # the same of a hang that became a crash: it must be tol
 STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
 LATER_SECONDS = STRIKE_SECONDS + float(os.environ.get("CONTROL_SECONDS", "18"))
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+# A rank without a hook is found by the variables with which its process was started.
+BY_TORCHRUN = ("culprit_has_no_hook", "rank_0_alone_has_a_hook", "one_rank_has_no_hook")
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 
 
@@ -100,7 +102,7 @@ class Runner:
             return Elastic(program, {**environment, **separate}, self._folder, control.job)
         if control.name in IN_TERMINAL:
             return InTerminal(program, environment, log, standalone)
-        if self._server is None:
+        if self._server is None or control.name in BY_TORCHRUN:
             return Torchrun(program, environment, log, standalone)
         elastic = {"TORCHELASTIC_RUN_ID": control.job, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
         with self._launches:
