@@ -90,7 +90,8 @@ def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLoc
     frozen = owner is not None and still and owner.active and now.standing.where in ("busy_loop", "gpu_sync")
     if (asleep and not alive) or frozen:
         fact = Fact("the thread owns the GIL and does not give it back", "py-spy")
-        if now.standing.where in _TELLS_MORE:
+        # A page of a mapped file (a memmap data set) is read in the midst of a call that knows nothing of it.
+        if now.standing.where in _TELLS_MORE or kernel_wait(now.kernel.wchan, state) == "file":
             return now.standing._replace(detail=f"{now.standing.detail} and holds the GIL meanwhile"), (fact,)
         detail = (
             "computes in a call that keeps the GIL" if frozen else "holds the GIL in a call that does not give it back"

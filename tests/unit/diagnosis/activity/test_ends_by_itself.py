@@ -194,6 +194,16 @@ def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -
     assert read_activity(sleeps).progress.ends_by_itself is None
 
 
+@pytest.mark.parametrize(
+    ("state", "wchan"), [("D", "request_wait_answer"), ("D", "folio_wait_bit_common"), ("D", None)]
+)
+def test_a_page_of_a_mapped_file_is_storage_though_the_gil_is_held_meanwhile(state: str, wchan: str | None) -> None:
+    still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))
+    activity = read_activity(rank(stack("tokens@JOB:4", MODULE), state, wchan, owns_gil=True, heartbeat=still))
+    assert (activity.place.where, activity.progress.ends_by_itself) == ("filesystem", "storage")
+    assert "GIL" in activity.place.detail
+
+
 def test_a_verdict_carries_the_kind_of_its_culprits_and_is_not_certain() -> None:
     verdict = judge(evidence(*WAITING, Rank(3, STEPS, frames=SLEEPS))).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "likely")
