@@ -37,6 +37,27 @@ def test_every_thread_is_looked_at(tmp_path: Path) -> None:
     assert (look.state, look.wchan, look.cpu_ticks, look.read_bytes) == ("S", "futex_do_wait", 44, 5)
 
 
+def test_who_is_held_for_a_moment_is_looked_at_when_it_is_let_go(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    pauses: list[float] = []
+    proc.add(50, state="t")
+
+    def lets_go(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            proc.add(50, state="S")
+
+    assert look_at(50, 1000, 1, str(proc), pause=lets_go).state == "S"
+
+
+def test_who_is_held_by_a_debugger_stays_so(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    pauses: list[float] = []
+    proc.add(50, state="t")
+    assert look_at(50, 1000, 1, str(proc), pause=pauses.append).state == "t"
+    assert 0.5 < sum(pauses) < 2.0  # a look of processes has two seconds
+
+
 def test_ids_in_a_namespace_of_its_own_are_kept(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.add(50)
