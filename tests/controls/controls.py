@@ -90,7 +90,8 @@ def main() -> int:
             with ThreadPoolExecutor(options.at_once) as pool:
                 for control in pool.map(partial(_run, runner, lines), wanted):
                     print(line(control), flush=True)
-                    if not control.ended_well and not control.is_twin:
+                    ended = control.exit_code is not None and control.told_at is None
+                    if ended if control.is_twin else not control.ended_well:
                         print(runner.log(control), flush=True)
         finally:
             daemon.stop()
