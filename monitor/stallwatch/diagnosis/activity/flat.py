@@ -67,6 +67,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     stopped_child: int | None = None
     uses_gpu: bool = False
     stopped: bool = False
+    frozen: bool = False
     tracer_pid: int | None = None
     uninterruptible: bool = False
     gone: bool = False
@@ -133,6 +134,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         stopped_child=helpers.stopped_child,
         uses_gpu=process.uses_gpu,
         stopped=process.stopped,
+        frozen=process.frozen,
         tracer_pid=process.tracer_pid,
         uninterruptible=process.uninterruptible,
         gone=end.gone,
@@ -178,6 +180,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
         exceptions=Exceptions(_raised(flat), flat.handled, flat.logged_beside),
         process=ProcessState(
             stopped=flat.stopped,
+            frozen=flat.frozen,
             tracer_pid=flat.tracer_pid,
             uninterruptible=flat.uninterruptible,
             uses_gpu=flat.uses_gpu,

@@ -118,7 +118,8 @@ class Exceptions(msgspec.Struct, frozen=True):
 class ProcessState(msgspec.Struct, frozen=True):
     """Its process, by the kernel's and its hook's word."""
 
-    stopped: bool = False  # state T or t
+    stopped: bool = False  # state T or t, or frozen
+    frozen: bool = False  # with its control group
     tracer_pid: int | None = None  # a debugger is attached
     uninterruptible: bool = False  # state D of the thread that blocks
     uses_gpu: bool = False

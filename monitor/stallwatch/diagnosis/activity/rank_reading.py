@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.activity.blocking_location import (
     BlockingLocation,
     Circumstances,
+    is_frozen,
     kernel_wait,
     locate,
     locate_without_stack,
@@ -130,6 +131,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
         else Progress("unknown")
     )
     gone = _is_gone(process, seen)
+    frozen = process is not None and is_frozen(thread.wchan for thread in process.threads)
     activity = RankActivity(
         rank=rank.rank,
         host=rank.host,
@@ -147,7 +149,8 @@ def read_activity(rank: RankEvidence) -> RankActivity:
             child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
         ),
         process=ProcessState(
-            stopped=bool(process and process.state in ("T", "t")),
+            stopped=frozen or bool(process and process.state in ("T", "t")),
+            frozen=frozen,
             tracer_pid=process.tracer_pid or None if process else None,
             uninterruptible=now.kernel.state == "D",
             uses_gpu=gpu,

@@ -3,6 +3,7 @@ rank hit an exception and hangs in its teardown, or swallowed it and left the ot
 that the others are in, where stacks alone tell."""
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.rank_activity import ProcessState
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import (
     Claim,
@@ -240,19 +241,11 @@ def _seen_by(end: ProcessLook | None) -> str:
 
 
 def stopped(analysis: Analysis) -> Saying:
-    """A process is in state T, by a signal or under a debugger."""
+    """A process is in state T, by a signal or under a debugger, or is frozen with its control group."""
     stopped = sorted(rank for rank, activity in analysis.case.activities.items() if activity.process.stopped)
     if not stopped:
         return None
-    facts = [
-        Fact(
-            f"rank {rank} is stopped, traced by process {tracer}"
-            if (tracer := analysis.case.activity(rank).process.tracer_pid)
-            else f"rank {rank} is stopped by a signal, nobody traces it",
-            "/proc",
-        )
-        for rank in stopped
-    ]
+    facts = [Fact(f"rank {rank} is {_held(analysis.case.activity(rank).process)}", "/proc") for rank in stopped]
     wait = main_wait(analysis, stopped)
     return Claim(
         cause="process_stopped",
@@ -263,6 +256,14 @@ def stopped(analysis: Analysis) -> Saying:
         operation=operation_of(analysis, wait) if wait else None,
         seq=wait.point.seq or None if wait else None,
     )
+
+
+def _held(process: ProcessState) -> str:
+    if process.frozen:
+        return "frozen with its control group"
+    if process.tracer_pid:
+        return f"stopped, traced by process {process.tracer_pid}"
+    return "stopped by a signal, nobody traces it"
 
 
 # A rank raised, and its process lives on.

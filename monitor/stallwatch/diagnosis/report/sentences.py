@@ -211,11 +211,11 @@ def _rank_raised(verdict: Verdict, culprits: Culprits) -> str:
 
 def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
-    by = (
-        f"by the debugger with pid {first.process.tracer_pid}"
-        if first and first.process.tracer_pid
-        else "by a stop signal (SIGSTOP)"
-    )
+    by = "by a stop signal (SIGSTOP)"
+    if first and first.process.frozen:
+        by = "by its control group, which is frozen (a paused container, a suspended job)"
+    elif first and first.process.tracer_pid:
+        by = f"by the debugger with pid {first.process.tracer_pid}"
     verb = "is" if culprits.single else "are"
     waits = f"; {_wait_for(verdict, culprits)}" if verdict.waiting else ""
     return f"{culprits.who()} {verb} held {by}{waits}"

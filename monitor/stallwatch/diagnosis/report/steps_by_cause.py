@@ -223,8 +223,14 @@ _OUT_OF_FINALLY = (
 
 
 def stopped(who: StepContext) -> list[str]:
-    """Steps for a process that is stopped, by a debugger or a signal."""
+    """Steps for a process that is stopped, by a debugger, a signal or its control group."""
     activity = who.activity
+    if activity and activity.process.frozen:
+        return [
+            f"On {who.host} see its control group, `cat /proc/{who.pid}/cgroup`, and thaw it: `docker unpause`, "
+            "`scontrol resume`, or THAWED into its freezer.state (version 2: 0 into cgroup.freeze).",
+            "Ask who froze it: a scheduler that suspends jobs, a snapshot of its container, a memory or cost saver.",
+        ]
     if activity and activity.process.tracer_pid:
         return [
             f"On {who.host} see who debugs it: `ps -o pid,user,args -p {activity.process.tracer_pid}`; let it "

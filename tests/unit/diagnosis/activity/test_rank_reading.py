@@ -271,3 +271,19 @@ def test_the_phase_a_job_told_says_what_a_file_wait_is_for() -> None:
     assert read_activity(rank(stack(*STEP), "D", "nfs_file_fsync", heartbeat=beat)).place.where == "checkpoint"
     assert read_activity(rank((), "D", "nfs_file_fsync", heartbeat=beat)).place.where == "checkpoint"
     assert read_activity(rank(stack(*STEP), "S", "futex_do_wait", heartbeat=beat)).place.where == "lock"
+
+
+@pytest.mark.parametrize(
+    ("state", "wchan", "is_frozen"),
+    [
+        ("D", "__refrigerator", True),  # version 1 of control groups: a thread that was on its way anywhere
+        ("S", "do_freezer_trap", True),  # version 2
+        ("D", "nfs_wait_bit_killable", False),
+        ("S", "futex_do_wait", False),
+    ],
+)
+def test_a_rank_whose_control_group_is_frozen_is_stopped(state: str, wchan: str, is_frozen: bool) -> None:
+    main = ThreadState(PID, "python", state, 0, "hrtimer_nanosleep")
+    look = process(state, "hrtimer_nanosleep", threads=(main, ThreadState(PID + 1, "pulse", state, 0, wchan)))
+    activity = read_activity(msgspec.structs.replace(rank(stack(*STEP), state), processes=(look,)))
+    assert (activity.process.frozen, activity.process.stopped) == (is_frozen, is_frozen)

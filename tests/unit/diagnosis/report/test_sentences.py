@@ -153,6 +153,8 @@ def test_an_exception_in_teardown_is_told_with_its_line() -> None:
 def test_a_debugger_is_told_from_a_stop_signal() -> None:
     assert "is held by the debugger with pid 41" in say(verdict("process_stopped", 2), activity(tracer_pid=41))
     assert "is held by a stop signal (SIGSTOP)" in say(verdict("process_stopped", 2), activity(stopped=True))
+    frozen = activity(stopped=True, frozen=True)
+    assert "is held by its control group, which is frozen" in say(verdict("process_stopped", 2), frozen)
 
 
 def test_a_fault_of_hardware_quotes_what_reported_it() -> None:

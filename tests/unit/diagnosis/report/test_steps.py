@@ -86,6 +86,12 @@ def test_a_stopped_process_is_continued_and_not_dumped() -> None:
     assert not any("-CONT" in step for step in steps("process_stopped", 2, stopped=True, tracer_pid=41))
 
 
+def test_a_frozen_process_is_thawed_with_its_control_group() -> None:
+    told = steps("process_stopped", 2, stopped=True, frozen=True)
+    assert "/proc/4711/cgroup" in told[0]
+    assert not any("-CONT" in step for step in told), "a signal does not thaw"
+
+
 @pytest.mark.parametrize(
     ("ended", "expected"),
     [
