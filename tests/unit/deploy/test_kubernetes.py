@@ -1,5 +1,7 @@
 """The files for Kubernetes are what its API takes, and ask for no more rights than they say."""
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ def pod() -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "ranks.yaml"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_document_is_of_the_apis_schema(path: Path) -> None:
     for document in documents(path):
         assert document["kind"]
@@ -84,10 +86,36 @@ def test_its_configuration_is_one_that_the_daemon_takes_and_names_what_is_mounte
     assert config.http.listen.endswith(f":{daemon['ports'][0]['containerPort']}")
 
 
+KUBECTL = shutil.which("kubectl")
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: train, image: a}, {name: shipper, image: b}]}}}
+"""
+
+
 def test_training_pods_and_the_daemon_meet_in_one_directory_of_the_node() -> None:
-    volume, mount = yaml.safe_load((FOLDER / "training" / "ranks.yaml").read_text(encoding="utf-8"))
+    (said,) = documents(FOLDER / "training" / "ranks.yaml")
     ranks = next(one for one in pod()["volumes"] if one["name"] == "ranks")
-    assert volume["value"]["hostPath"]["path"] == ranks["hostPath"]["path"] == mount["value"]["mountPath"]
+    assert said["data"]["directory"] == ranks["hostPath"]["path"]
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+def test_a_job_without_volumes_gets_the_directory_in_each_container(tmp_path: Path) -> None:
+    assert KUBECTL is not None
+    shutil.copytree(FOLDER / "training", tmp_path / "training")
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "kustomization.yaml").write_text("resources: [job.yaml]\ncomponents: [training]\n")
+    done = subprocess.run([KUBECTL, "kustomize", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (job,) = yaml.safe_load_all(done.stdout)
+    validate.validate(job, VERSION, strict=True)
+    spec = job["spec"]["template"]["spec"]
+    (volume,) = spec["volumes"]
+    assert volume["hostPath"] == {"path": "/run/stallwatch/ranks", "type": "Directory"}
+    for container in spec["containers"]:
+        assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/run/stallwatch/ranks"}]
 
 
 def test_the_operators_rules_are_the_rules() -> None:
