@@ -13,7 +13,7 @@ from stallwatch.outputs import metric_table, webhook
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "deploy" / "docs"
-PAGES = (README, ROOT / "monitor" / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (README, ROOT / "monitor" / "README.md", *sorted((ROOT / "deploy").rglob("*.md")))
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "evidence": evidence_table.markdown,

@@ -17,14 +17,15 @@ def outcome_lines(outcome: DemoOutcome, page_stays: bool = False) -> Iterator[st
         return
     verdict = outcome.verdict
     if verdict is not None:
-        yield from _verdict(verdict)
+        yield from verdict_lines(verdict)
         if outcome.page_url:
             yield f"  page      {outcome.page_url}" + ("" if page_stays else " (gone now; --keep leaves it standing)")
     yield ""
     yield _conclusion(outcome)
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
+def verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """Return the verdict as it is read in a terminal: sentence, cause, culprits, facts, steps."""
     yield ""
     yield from textwrap.wrap(verdict.summary, WIDTH)
     yield ""

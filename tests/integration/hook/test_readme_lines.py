@@ -51,7 +51,7 @@ def section(title: str) -> str:
     return text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def blocks(title: str, language: str = "") -> list[str]:
+def blocks(title: str, language: str = "bash") -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL)
     return [text for of, text in found if of == language]
 
