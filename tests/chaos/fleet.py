@@ -57,6 +57,7 @@ class FleetRun:
         self.sent: list[Sent] = []
         self.noted_at: float | None = None  # the place knows that people were told
         self.heard_at: dict[int, list[float]] = {number: [] for number in range(story.nodes)}  # a node, by the place
+        # By node, of its incident: when it was asked, and when the answer came. A lost one has told nobody anything.
         self.answers: dict[int, list[tuple[float, float]]] = {number: [] for number in range(story.nodes)}
         self.died: set[int] = set()
         self._kept: dict[int, Kept] = {}
@@ -122,7 +123,8 @@ class FleetRun:
         if self.rng.random() < self.story.lost:
             return self.now + _TIME_OUT, Seen(problem="redis://place: connection reset by peer")
         arrives = self.now + self.rng.expovariate(1 / self.story.latency)
-        self.answers[node].append((self.now, arrives))
+        if request.wish is not None and not seen.problem:
+            self.answers[node].append((self.now, arrives))
         return arrives, seen
 
     def _again_later(self, node: int, request: PlaceRequest) -> None:
