@@ -81,6 +81,10 @@ def link_dropped(cluster: Cluster) -> None:
     """No fault of the program: the last node's link goes down in mid-job."""
 
 
+def killed(cluster: Cluster) -> None:
+    """No fault of the program: a rank is killed; with one rank a node, none is left on its node."""
+
+
 def _holder(cluster: Cluster) -> Node | None:
     if cluster.place == "redis":
         command = ["redis-cli", "--no-auth-warning", "-h", HOST, "-p", str(cluster.redis.port), "-a", "secret"]
@@ -95,7 +99,7 @@ SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
         plain, slow, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
-        engine_away_after, rank_0_cut_off, link_dropped,
+        engine_away_after, rank_0_cut_off, link_dropped, killed,
     )
 }  # fmt: skip
 
@@ -115,11 +119,14 @@ def play(name: str, nodes: int, per_node: int, place: str) -> bool:
         if not name.startswith("engine_away_before") and place == "redis":
             cluster.redis.start()
         cluster.watch()
-        if name == "link_dropped":
+        if name in ("link_dropped", "killed"):
             cluster.train("--fault-step", "1000000")
             cluster.until(lambda: cluster.steps() > 40, 300.0, "forty steps")
             struck = time.monotonic()
-            cluster.home.cut()
+            if name == "killed":
+                cluster.kill_culprit()
+            else:
+                cluster.home.cut()
         else:
             cluster.train()
             struck = cluster.struck()

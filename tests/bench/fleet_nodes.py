@@ -220,6 +220,10 @@ class Cluster:
         """The culprit's node."""
         return self.nodes[self.culprit // self.per_node]
 
+    def kill_culprit(self) -> None:
+        (pid,) = _children(self.home.ranks[self.culprit % self.per_node].pid)
+        os.kill(pid, signal.SIGKILL)
+
     def struck(self) -> float:
         """The moment of the fault, on the clock that all of these nodes have in common."""
         return float(self.until(lambda: self._mark() or 0.0, 300.0, "the fault"))

@@ -98,7 +98,7 @@ class Engine:
             return judged.heard(lives, event, now.wall_ns, actions)
         life = lives.find(event.incident_id)
         if life is None and isinstance(event, FleetSaid):
-            return shared.said_of_past(lives, event)
+            return shared.said_of_past(lives, event, now.wall_ns, actions)
         if life is None:
             return _moved_of_past(lives, event) if isinstance(event, BundleMoved) else lives
         if isinstance(event, Acknowledged):

@@ -46,24 +46,34 @@ def ended_here(incident: Incident) -> Incident:
 def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:
     """Take in where this node stands, and the job's verdict."""
     incident = said_of(life.incident, event, wall_ns, actions)
-    report = event.report
+    before, judged = incident, _judged_together(incident, event, wall_ns, actions)
+    if judged is before or judged.verdict is None:
+        return replace(life, incident=judged)
+    same = _gist(before) == _gist(judged)
+    since_ns = judged.verdict_since_ns if same and judged.verdict_since_ns is not None else at_ns
+    return replace(life, incident=replace(judged, state=state_by(life, judged.verdict), verdict_since_ns=since_ns))
+
+
+def _judged_together(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
+    """The incident with the job's verdict, unless what was known and told would be unknown again by it."""
+    report, before = event.report, incident.verdict
     if report is None or not report.verdicts:
-        return replace(life, incident=incident)
-    verdict, before = report.verdicts[0], incident.verdict
-    told = incident.severity != "none"
-    if before is not None and before.traits.accuses and not verdict.traits.accuses and told:
-        return replace(life, incident=incident)  # what was known and told is not unknown again
-    same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
-    since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else at_ns
-    incident = replace(
-        incident, report=named(report, incident), state=state_by(life, verdict), verdict_since_ns=since_ns
+        return incident
+    verdict = report.verdicts[0]
+    if before is not None and before.traits.accuses and not verdict.traits.accuses and incident.severity != "none":
+        return incident
+    judged = replace(incident, report=named(report, incident))
+    if _gist(incident) == _gist(judged):
+        return judged
+    whose = f"of {event.together.nodes} nodes" if event.together.nodes else "of this node alone"
+    return noted(
+        judged, f"verdict {whose}: {verdict.cause} ({verdict.confidence}): {verdict.summary}", wall_ns, actions
     )
-    if not same:
-        whose = f"of {event.together.nodes} nodes" if event.together.nodes else "of this node alone"
-        incident = noted(
-            incident, f"verdict {whose}: {verdict.cause} ({verdict.confidence}): {verdict.summary}", wall_ns, actions
-        )
-    return replace(life, incident=incident)
+
+
+def _gist(incident: Incident) -> tuple[str, tuple[int, ...]] | None:
+    verdict = incident.verdict
+    return None if verdict is None else (verdict.cause, verdict.culprits)
 
 
 def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
@@ -77,10 +87,13 @@ def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Ac
     return noted(incident, f"as {incident.shared_id}: {now.why}", wall_ns, actions)
 
 
-def said_of_past(lives: IncidentTable, event: FleetSaid) -> IncidentTable:
-    """The end of an incident may be this node's to tell though another has told its beginning."""
+def said_of_past(lives: IncidentTable, event: FleetSaid, wall_ns: int, actions: list[Action]) -> IncidentTable:
+    """The end of an incident may be this node's to tell though another has told its beginning; and the job's verdict
+    may come when the job is over here."""
     past = tuple(
-        replace(incident, together=event.together) if incident.incident_id == event.incident_id else incident
+        _judged_together(replace(incident, together=event.together), event, wall_ns, actions)
+        if incident.incident_id == event.incident_id
+        else incident
         for incident in lives.past
     )
     return replace(lives, past=past)

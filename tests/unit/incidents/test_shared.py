@@ -112,3 +112,16 @@ def test_what_stands_here_after_its_end_was_told_by_another_node_is_not_told_of_
     one = say(made, Together(True, "", "train-1", 2), report("process_stopped", (6,)))
     assert due(one, ("told",), "warning", "rank_exited 1") == "escalated"
     assert due(one, ("told", "ended"), "warning", "rank_exited 1") is None
+
+
+def test_the_jobs_verdict_that_comes_when_the_job_is_over_here_is_shown_and_told_all_the_same() -> None:
+    made = story()
+    judge(made, report("undecided", ()))
+    say(made, Together(False, "node3 tells of it", "train-1", 2))
+    while current(made).state != "ended":
+        made.at(made.second + 1, jobs=[facts(world_size=8, alive=())])
+        assert made.second < 300
+    one = say(made, Together(False, "node3 tells of it", "train-1", 2), report("rank_exited", (6,), "certain"))
+    assert one.verdict is not None and (one.verdict.cause, one.verdict.culprits) == ("rank_exited", (6,))
+    assert (one.state, one.report and one.report.incident_id) == ("ended", one.incident_id)
+    assert one.events[-1].what.startswith("verdict of 2 nodes: rank_exited (certain)")
