@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.log import files_of, read_tail, read_tail_of_ended
+from stallwatch.captures.rank_log import files_of, read_tail, read_tail_of_ended
 from stallwatch.captures.sources import read_lines
 from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.tolerant import NOT_JSON

@@ -89,7 +89,7 @@ def command(
     from stallwatch.doctor.checks import CHECKS
     from stallwatch.doctor.examine import examine
     from stallwatch.doctor.frameworks.deepspeed import read_config
-    from stallwatch.doctor.live.meeting import meeting_of
+    from stallwatch.doctor.live.meeting_probe import meeting_of
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question
     from stallwatch.node import gpu_release

@@ -21,7 +21,7 @@ from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
-from stallwatch.progress.job import overruled_by_steps
+from stallwatch.progress.job_progress import overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
 # What a hook would have added to a verdict about ranks that have none.

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Fact, Slowness, Verdict, cost_of
-from stallwatch.progress.job import BY_STEPS, overruled_by_steps
+from stallwatch.progress.job_progress import BY_STEPS, overruled_by_steps
 
 # What the times of arrival in one look must span before they are no burst of somebody else's work.
 _SURE_SECONDS = 8.0

@@ -19,7 +19,7 @@ _REPORT = msgspec.json.Decoder(Report)
 _HAS_REPORT = (EXIT_OK, EXIT_VERDICT, EXIT_UNDECIDED, EXIT_SLOW_OR_WAITING)
 _MAXIMUM_OUTPUT_BYTES = 64 << 20
 # Reads the bundle's path from its standard input: it can be started before there is anything to judge.
-_COMMAND = (sys.executable, "-m", "stallwatch.cli.warm")
+_COMMAND = (sys.executable, "-m", "stallwatch.cli.spare_judge")
 
 
 class JudgeState(msgspec.Struct, frozen=True):

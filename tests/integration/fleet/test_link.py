@@ -115,7 +115,7 @@ def test_a_key_that_is_not_there_or_no_secret_is_said(settings: Settings) -> Non
 
 
 def test_where_no_meeting_place_is_set_nothing_of_it_is_imported() -> None:
-    program = "import sys, stallwatch.cli.daemon, stallwatch.cli.warm; " + (
+    program = "import sys, stallwatch.cli.daemon, stallwatch.cli.spare_judge; " + (
         "print(*[name for name in sys.modules if name.startswith(('stallwatch.fleet', 'redis'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

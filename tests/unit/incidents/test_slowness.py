@@ -6,7 +6,7 @@ import pytest
 from stallwatch.incidents import slowness
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, Slowness, Verdict, cost_of
-from stallwatch.progress.job import BY_STEPS
+from stallwatch.progress.job_progress import BY_STEPS
 from tests.unit.incidents.stories import Story, facts, finding, slow_report
 
 

@@ -7,7 +7,7 @@ from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.verdict import Fact, Rejected
-from stallwatch.progress.job import many_move
+from stallwatch.progress.job_progress import many_move
 
 
 def claim(analysis: Analysis) -> Saying:

@@ -14,7 +14,7 @@ from stallwatch.diagnosis.report.text import DOING, format_location
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Rejected, Slowness, Where
-from stallwatch.progress.job import BY_STEPS
+from stallwatch.progress.job_progress import BY_STEPS
 
 _CONTENDED = 0.05  # of the time, more than its peers; and of what it costs:
 _OF_COST = 0.5  # what explains less than this part does not explain it

@@ -21,7 +21,7 @@ from stallwatch.diagnosis.job.groups import (
     first_difference,
     named_ends,
 )
-from stallwatch.diagnosis.job.launches import Launches, launches_of, ranks_behind
+from stallwatch.diagnosis.job.launch_counts import Launches, launches_of, ranks_behind
 from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
 from stallwatch.diagnosis.logs.log_reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature

@@ -13,7 +13,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness
-from stallwatch.progress.job import many_move
+from stallwatch.progress.job_progress import many_move
 from stallwatch.progress.minority import minorities, stand_apart
 
 # Whether work has moved from the other ranks to those that come late now: experts and dynamic batches share one amount

@@ -25,7 +25,7 @@ from stallwatch.doctor.environment.variable_names import (
     UnknownVariables,
 )
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings, Training, TrainingProbe
-from stallwatch.doctor.versions import parse_version
+from stallwatch.doctor.version_numbers import parse_version
 from stallwatch.model.reading import Known, Unavailable
 
 # What a file alone decides. Interfaces, ports and devices are those of the node where the job will run.

@@ -7,7 +7,7 @@ from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.known_variables import BUFFER_SIZES, RECORDER_ON, catalogue
 from stallwatch.doctor.environment.values import complaint, is_left_on
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.doctor.versions import in_range, parse_version
+from stallwatch.doctor.version_numbers import in_range, parse_version
 from stallwatch.model.reading import Known
 
 

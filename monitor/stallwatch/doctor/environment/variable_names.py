@@ -8,7 +8,7 @@ from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.after_change import can_be_set, is_found
 from stallwatch.doctor.environment.known_variables import Variable, catalogue
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
-from stallwatch.doctor.versions import in_range
+from stallwatch.doctor.version_numbers import in_range
 from stallwatch.model.reading import Known
 
 

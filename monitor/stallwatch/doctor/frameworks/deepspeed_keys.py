@@ -9,7 +9,7 @@ from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.known_variables import edit_distance
 from stallwatch.doctor.frameworks.deepspeed import SOURCE, configurations
 from stallwatch.doctor.surroundings import Surroundings
-from stallwatch.doctor.versions import in_range
+from stallwatch.doctor.version_numbers import in_range
 from stallwatch.model.reading import Known
 
 

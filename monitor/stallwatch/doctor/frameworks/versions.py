@@ -10,7 +10,7 @@ from stallwatch.doctor.check_result import Area, FindingRecord, Severity, count
 from stallwatch.doctor.gpu.health import gpu_state
 from stallwatch.doctor.network.host_names import spans_nodes
 from stallwatch.doctor.surroundings import Surroundings, Training
-from stallwatch.doctor.versions import in_range, parse_version
+from stallwatch.doctor.version_numbers import in_range, parse_version
 from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.reading import Known
 

@@ -15,7 +15,7 @@ from stallwatch.doctor.frameworks.versions import (
     TorchPresent,
 )
 from stallwatch.doctor.surroundings import Question
-from stallwatch.doctor.versions import in_range, parse_version
+from stallwatch.doctor.version_numbers import in_range, parse_version
 from tests.unit.doctor.fakes import FakeGpus, FakeTraining, Node, gpus, one, training
 
 ASKED = Question(python_given=True)

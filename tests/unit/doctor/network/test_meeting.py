@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.config_sections import FleetSection
 from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.live.meeting import meeting_of
+from stallwatch.doctor.live.meeting_probe import meeting_of
 from stallwatch.doctor.network.meeting import MeetingPlace
 from tests.unit.doctor.fakes import DAEMON, Node, one
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.progress.job import many_move, overruled_by_steps
+from stallwatch.progress.job_progress import many_move, overruled_by_steps
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`python -m stallwatch.cli.warm`: `stallwatch analyze --json`, started before there is a bundle.
+"""`python -m stallwatch.cli.spare_judge`: `stallwatch analyze --json`, started before there is a bundle.
 
 The daemon keeps one while there are ranks, so that imports (half a second of CPU) cost the verdict no time; the bundle
 comes as one line on standard input, whose end ends it. Nothing else differs from the command, whose

@@ -9,7 +9,7 @@ from typing import IO, Any
 import pytest
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.log import files_of, read_tail, read_tail_of_ended
+from stallwatch.captures.rank_log import files_of, read_tail, read_tail_of_ended
 from stallwatch.node.procfs import ProcessDirectory
 
 
