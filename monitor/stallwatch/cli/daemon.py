@@ -13,20 +13,19 @@ from stallwatch.clock import Clock, SystemClock
 from stallwatch.config import Config
 from stallwatch.daemon import Daemon
 from stallwatch.errors import EXIT_CRASH, UsageError
-from stallwatch.incidents.far_file import read_regular
 from stallwatch.incidents.far_store import FarStore
 from stallwatch.loop.judging import JudgeRun, command_for
 from stallwatch.loop.notify import take_from
 from stallwatch.loop.privileged import make_rank_directory, side_of
-from stallwatch.loop.protocols import RealStarter, SharedIncidents
+from stallwatch.loop.protocols import SharedIncidents
 from stallwatch.loop.sampling import Sampler
+from stallwatch.loop.starter import ChildStarter
 from stallwatch.model.incident import Told
-from stallwatch.node.disk import DiskChildEnded, DiskHangs
+from stallwatch.node.disk import DiskChildEnded, DiskHangs, read_regular
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.outputs.build import build, notify_test, secret_files, telling
-from stallwatch.outputs.output import Control, Output
+from stallwatch.outputs.output import Control, Output, told_by
 from stallwatch.outputs.sockets import SOCKET_NAME, make_way
-from stallwatch.outputs.told import told_by
 from stallwatch.sensors.panel import SensorSet
 
 log = logging.getLogger("stallwatch.daemon")
@@ -73,7 +72,7 @@ def command(path: Path | None, verbose: bool) -> int:
     fleet = shared_with(config, clock, lambda incident_id: told_by(daemon.outputs, incident_id))
     panel = SensorSet(config, clock, side)
     judging = partial(JudgeRun, command=command_for(config.fleet))
-    starter = RealStarter(config, clock, side, judging)
+    starter = ChildStarter(config, clock, side, judging)
     sampler = Sampler(config.drift, clock, starter.sample)
     daemon = Daemon(
         config,

@@ -13,7 +13,7 @@ from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Wait
-from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import named_ranks, rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.summary import Call
@@ -58,10 +58,7 @@ class Claim(msgspec.Struct, frozen=True):
 Saying = Claim | Rejected | None
 
 
-def named(ranks: Iterable[int]) -> str:
-    """Ranks as a sentence names them: "rank 3", "ranks 0-2,5". At least one rank."""
-    ordered = sorted(set(ranks))
-    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
+named = named_ranks  # as the facts of claims write it
 
 
 def is_first_use(analysis: Analysis, waits: Iterable[Wait]) -> bool:

@@ -1,4 +1,4 @@
-"""Ranks as people write them: "0-1,3-7"."""
+"""Ranks as people write them: "0-1,3-7", "rank 3"."""
 
 from collections.abc import Iterable
 
@@ -22,3 +22,9 @@ def rank_ranges(ranks: Iterable[int]) -> str:
 
 def _part(start: int, end: int) -> str:
     return str(start) if start == end else f"{start}-{end}"
+
+
+def named_ranks(ranks: Iterable[int]) -> str:
+    """Ranks as a sentence names them: "rank 3", "ranks 0-2,5". At least one rank."""
+    ordered = sorted(set(ranks))
+    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"

@@ -19,7 +19,7 @@ _SECOND_NS = 1_000_000_000
 _LEAST_RANKS = 2
 MOVES_ALL_THE_SAME = ("slow", "health")  # findings of these families do not keep a job from being sampled
 
-# Given targets, the moment, and what the sample before left, start one: RealStarter.sample.
+# Given targets, the moment, and what the sample before left, start one: ChildStarter.sample.
 Start = Callable[[Sequence[RankSample], int, SampleMemory], Capturing]
 
 

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
 START_SECONDS = 10.0  # a first call waits for the child's imports too, on a busy machine
+_FILE_SECONDS = 2.0
 LIMIT_BYTES = 1 << 30  # of a call, and of its answer
 _KILLED_SECONDS = 0.5  # until a process that was killed is gone, unless it is in the kernel's hands
 
@@ -44,6 +46,7 @@ class DiskAnswer(msgspec.Struct, frozen=True):
 
 
 _ANSWER = msgspec.msgpack.Decoder(DiskAnswer)
+_BYTES = msgspec.msgpack.Decoder(bytes)
 _ENDED = DiskAnswer(problem="the process that reads and writes there has ended")
 _ONCE = ("append",)  # of the child's table: what may have been done is done twice by asking again
 
@@ -181,3 +184,19 @@ class Disk:
                 return _ENDED
             if not self._worker.wait(deadline):
                 return None
+
+
+def read_regular(path: Path, seconds: float = _FILE_SECONDS) -> bytes:
+    """Return the bytes of a regular file that the loop reads while it runs (its configuration, secrets): a file system
+    that is dead costs `seconds`, and nobody waits for the writer of a pipe. Raise OSError; DiskHangs, which is one,
+    when it has not come in time."""
+    disk = Disk(str(path), seconds)
+    try:
+        disk.call("read", "/dev/null")  # the child's imports have a time of their own
+        return _BYTES.decode(disk.call("read_regular", str(path)))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise OSError(errno.EINVAL, "not a regular file", str(path)) from error
+        raise
+    finally:
+        disk.close()

@@ -1,8 +1,9 @@
 """What every output is, and what people may ask of the daemon."""
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport
+from stallwatch.model.incident import Delivered, Incident, Judgement, Mode, NodeReport, Told
 
 
 class Output(Protocol):
@@ -79,3 +80,19 @@ class Notifies(Protocol):
     def notify_test(self, seconds: float) -> str:
         """Send a test message now, not through the queue, and say within `seconds` what happened."""
         ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An output that knows what has left."""
+
+    name: str
+
+    def delivered(self, incident_id: str) -> Delivered:
+        """What was delivered of an incident."""
+
+
+def told_by(outputs: Sequence[Output], incident_id: str) -> Told:
+    """Given outputs and an incident's id on this node, return what they have delivered of it."""
+    said = {output.name: output.delivered(incident_id) for output in outputs if isinstance(output, Remembers)}
+    return Told({name: one for name, one in said.items() if one.steps})

@@ -8,7 +8,7 @@ import pytest
 from stallwatch import config
 from stallwatch.cli.app import run
 from stallwatch.errors import UsageError
-from stallwatch.incidents.far_file import read_regular
+from stallwatch.node.disk import read_regular
 
 Capture = pytest.CaptureFixture[str]
 

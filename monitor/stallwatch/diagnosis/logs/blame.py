@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from stallwatch.diagnosis.logs.collectives import GroupReading, Waiter
-from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import named_ranks
 
 # In health some ranks of these may be done while others wait: a root need not wait for its receivers, or they for it.
 _ROOTED = ("BROADCAST", "SCATTER", "REDUCE", "GATHER")
@@ -231,8 +231,3 @@ def partition_text(blame: Blame) -> str:
         f"{named_ranks(ranks)} {'' if place else 'called '}{what}"
         for place, (ranks, what, _) in enumerate(blame.called)
     )
-
-
-def named_ranks(ranks: Sequence[int]) -> str:
-    """Ranks as a sentence names them. At least one rank, ascending."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)}"

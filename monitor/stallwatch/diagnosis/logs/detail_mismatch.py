@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from stallwatch.diagnosis.logs.blame import named_ranks, operation_name
+from stallwatch.diagnosis.logs.blame import operation_name
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.formats.rank_ranges import named_ranks
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from stallwatch.diagnosis.logs.log_reading import LogReading
-from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.formats.rank_ranges import named_ranks, rank_ranges
 from stallwatch.model.evidence import LogEvent
 
 STALE_STORE_STEP = (
@@ -51,7 +51,7 @@ def _by_store_keys(logs: LogReading) -> Missing | None:
     event = waits[missing[0]][0]
     of_nccl = "ncclUniqueId" in event.text
     what = "to set NCCL's unique id" if of_nccl else "to write its address into the store"
-    facts = tuple((f"{_ranks(waiting)} waited for rank {rank} {what}", _place(waits[rank][0])) for rank in missing)
+    facts = tuple((f"{named_ranks(waiting)} waited for rank {rank} {what}", _place(waits[rank][0])) for rank in missing)
     return Missing(
         tuple(missing),
         tuple(sorted(waiting)),
@@ -122,13 +122,11 @@ def _communicators(logs: LogReading) -> list[tuple[str, str]]:
     comm, ranks, size = found
     event = next(e for e in logs.events if e.comm == comm and e.kind == "nccl_init_started")
     return [
-        (f"NCCL's communicator {comm} of {size} ranks was begun by {_ranks(ranks)} and not completed", _place(event))
+        (
+            f"NCCL's communicator {comm} of {size} ranks was begun by {named_ranks(ranks)} and not completed",
+            _place(event),
+        )
     ]
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    ordered = sorted(ranks)
-    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
 
 
 def _place(event: LogEvent) -> str:

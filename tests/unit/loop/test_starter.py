@@ -9,7 +9,7 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.config_sections import DiagnosisSection
 from stallwatch.loop.judging import JudgeRun
-from stallwatch.loop.protocols import RealStarter
+from stallwatch.loop.starter import ChildStarter
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.privileged_client import Privileged
@@ -33,7 +33,7 @@ class Node:
     def __init__(self) -> None:
         self.started: list[FakeJudge] = []
         self.clock = node_clock()
-        self.starter = RealStarter(Config(), self.clock, cast("Privileged", None), self.start)
+        self.starter = ChildStarter(Config(), self.clock, cast("Privileged", None), self.start)
 
     def start(self, limits: DiagnosisSection, clock: Clock) -> JudgeRun:
         self.started.append(FakeJudge())

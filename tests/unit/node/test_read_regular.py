@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.incidents.far_file import read_regular
+from stallwatch.node.disk import read_regular
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:

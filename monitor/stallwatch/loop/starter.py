@@ -1,0 +1,104 @@
+"""Starts what the loop hands to children: looks at ranks, samples, and judgements, of which some wait to be asked."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stallwatch.captures.capture_run import CaptureRun
+from stallwatch.captures.spec import Sampling
+from stallwatch.clock import Clock
+from stallwatch.config import Config
+from stallwatch.config_sections import DiagnosisSection
+from stallwatch.incidents import looking, slowness
+from stallwatch.loop.judging import JudgeRun
+from stallwatch.loop.protocols import Capturing, Judging
+from stallwatch.model.gpu import Gpu
+from stallwatch.model.incident import Incident
+from stallwatch.model.snapshot import RankSample
+from stallwatch.model.summary import SampleMemory
+from stallwatch.node.privileged_client import Privileged
+
+_LATELY_NS = 60_000_000_000
+
+
+class ChildStarter:
+    """While there are ranks a child waits that has imported all it needs to judge: on a busy node the imports took most
+    of the time between a stop and its verdict. Once one has been used another waits beside it for a while: whose
+    incidents are many leaves the last one to the others."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        side: Privileged,
+        start: Callable[[DiagnosisSection, Clock], JudgeRun] = JudgeRun,
+    ) -> None:
+        self._config = config
+        self._side = side
+        self._clock = clock
+        self._start = start
+        self._warm: list[JudgeRun] = []  # the longest there first
+        self._judged: dict[str, int] = {}  # when an incident of this owner was judged, if lately
+
+    def capture(
+        self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
+    ) -> Capturing:
+        """Begin a look of an incident at these ranks, who is suspected first. Raise OSError where no process can be
+        started."""
+        bundle = Path(incident.bundle)
+        # Who is suspected comes first: of many ranks not all are profiled.
+        suspected = {rank for finding in incident.findings for rank in finding.ranks}
+        return CaptureRun(
+            bundle,
+            sorted(targets, key=lambda target: target.rank not in suspected),
+            look,
+            self._config,
+            node=incident.node,
+            gpus=gpus,
+            side=self._side,
+            profile_seconds=slowness.profile_seconds(incident, look),
+            call_sites=looking.is_known_to_stand(incident),
+        )
+
+    def sample(self, targets: Sequence[RankSample], at_ns: int, before: SampleMemory) -> Capturing:
+        """Have ranks of a job that moves dump at `at_ns` (CLOCK_MONOTONIC), and compare them. Raise OSError."""
+        sampling = Sampling(at_ns, targets[0].world_size, before)
+        return CaptureRun(None, targets, 1, self._config, node="", side=self._side, sampling=sampling)
+
+    def judge(self, incident: Incident) -> Judging:
+        """Return a judge of this bundle, one that is warm where there is one. Raise OSError."""
+        self._tidy()
+        if incident.job.owner not in self._judged and self._warm:
+            judge = self._warm.pop(0)
+        elif len(self._warm) > 1:
+            judge = self._warm.pop()
+        else:
+            judge = self._start(self._config.diagnosis, self._clock)
+        self._judged[incident.job.owner] = self._clock.monotonic_ns()
+        judge.begin(Path(incident.bundle))
+        return judge
+
+    def be_ready(self) -> None:
+        """Keep as many judges warm as may be asked for next: one, and a second for another user."""
+        self._tidy()
+        if len(self._warm) < (2 if self._judged else 1):
+            self._warm.append(self._start(self._config.diagnosis, self._clock))
+
+    def configure(self, config: Config) -> None:
+        """Take new limits; judges that are warm were started with the old ones and go."""
+        self._config = config
+        self.close()  # they were started with the old limits
+
+    def close(self) -> None:
+        """End the judges that are warm."""
+        while self._warm:
+            self._warm.pop().cancel()
+
+    def _tidy(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        self._judged = {owner: at_ns for owner, at_ns in self._judged.items() if now_ns - at_ns < _LATELY_NS}
+        for dead in [one for one in self._warm if not one.alive]:
+            self._warm.remove(dead)
+            dead.cancel()
+        if not self._judged:
+            while len(self._warm) > 1:
+                self._warm.pop().cancel()
