@@ -16,10 +16,10 @@ DOCS = ROOT / "deploy" / "docs"
 PAGES = (README, ROOT / "monitor" / "README.md", *sorted((ROOT / "deploy").rglob("*.md")))
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "evidence": evidence_table.markdown,
+    # What is read, and what is exported of it, on one page: a new sensor changes this one alone.
+    "evidence": lambda: f"{evidence_table.markdown()}\n## All metrics\n\n" + "\n".join(metric_table.reference()),
     "doctor": checks_table,
     "verdicts": causes.table,
-    "metrics": lambda: "\n".join(metric_table.reference()),
 }  # by the page that each stands on
 
 

@@ -27,6 +27,7 @@ from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_text, secret_url
 from stallwatch.outputs.spool import FarSpoolFile
 
+_ANY_CAUSE = "One of deploy/docs/verdicts.md; a later version may have more."
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 DATA_SCHEMA = "urn:stallwatch:webhook:1"
 
@@ -64,8 +65,12 @@ class CloudEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def schema() -> bytes:
-    """JSON Schema of a message, the same whatever version of msgspec makes it."""
-    return msgspec.json.format(msgspec.json.encode(_unindented(msgspec.json.schema(CloudEvent))), indent=1) + b"\n"
+    """JSON Schema of a message, the same whatever version of msgspec makes it. Causes are any text in it: whoever checks
+    messages by it must not refuse one whose cause came with a later version."""
+    of_message = _unindented(msgspec.json.schema(CloudEvent))
+    for name in ("Verdict", "Rejected"):
+        of_message["$defs"][name]["properties"]["cause"] = {"type": "string", "description": _ANY_CAUSE}
+    return msgspec.json.format(msgspec.json.encode(of_message), indent=1) + b"\n"
 
 
 def _unindented(part: Any) -> Any:

@@ -93,7 +93,7 @@ def test_every_exported_metric_is_in_a_dashboard_or_a_rule_or_has_a_reason_not_t
     assert exported - used == {family.name for family in FAMILIES if family.no_panel}
     documented = set(re.findall(r"`(stallwatch_\w+)`", "\n".join(reference())))
     assert documented >= exported
-    page = (ROOT / "deploy/docs/metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "deploy/docs/evidence.md").read_text(encoding="utf-8")
     assert exported <= set(re.findall(r"`(stallwatch_\w+)`", page))
 
 
