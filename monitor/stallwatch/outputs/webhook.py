@@ -65,7 +65,7 @@ class CloudEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def schema() -> bytes:
-    """JSON Schema of a message, the same whatever version of msgspec makes it. Causes are any text in it: whoever checks
+    """JSON Schema of a message, the same whatever version of msgspec makes it. Causes are any text in it: who checks
     messages by it must not refuse one whose cause came with a later version."""
     of_message = _unindented(msgspec.json.schema(CloudEvent))
     for name in ("Verdict", "Rejected"):

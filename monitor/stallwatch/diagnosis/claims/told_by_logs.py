@@ -1,22 +1,17 @@
 """What torch, gloo, NCCL, the launcher and the kernel wrote themselves: the only witness where there are logs and
 nothing else, and of ranks that left no dump."""
 
-import re
 from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
-from stallwatch.diagnosis.logs import detail_mismatch, start
-from stallwatch.diagnosis.logs.blame import Blame, operation_name, partition_text
+from stallwatch.diagnosis.logs import start
+from stallwatch.diagnosis.logs.blame import operation_name
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
-from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.model.evidence import LogEvent
-from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
+from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
-_SIGABRT = 6
-_TRUNCATED = re.compile(r"receiving (?P<received>\d+) bytes instead of (?P<expected>\d+)")
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
 _MOST_FACTS = 6
 _ENDS = ("launcher_failure", "process_failed")
@@ -86,7 +81,7 @@ def barrier(analysis: Analysis) -> Saying:
                 cause="not_entered",
                 culprits=absent,
                 confidence="likely",
-                because=(Fact(told.event.text.strip()[:300], _source(told)),),
+                because=(Fact(told.event.text.strip()[:300], told.source),),
                 where="unknown",
                 operation="monitored_barrier",
             )
@@ -107,131 +102,11 @@ def _of_traces(analysis: Analysis) -> Claim | None:
         cause="not_entered",
         culprits=tuple(sorted(absent)),
         confidence="likely",
-        because=(Fact(told[0].event.text.strip()[:300], _source(told[0])),),
+        because=(Fact(told[0].event.text.strip()[:300], told[0].source),),
         where="unknown",
         operation=_waited_in(analysis)[0],
         seq=told[0].event.seq,
         told_waiting=tuple(sorted(waiting)),
-    )
-
-
-def mismatch(analysis: Analysis) -> Saying:
-    """The DETAIL wrapper's fingerprints, and gloo's or NCCL's refusal of a message that is too long."""
-    told = analysis.case.logs.of_kind("collective_mismatch", "size_mismatch")
-    told = [one for one in told if not one.consequence or one.kind == "size_mismatch"]
-    if any(one.kind == "collective_mismatch" for one in told):
-        return _of_detail([one for one in told if one.kind == "collective_mismatch"])
-    if not told or analysis.logged_mismatch is not None:
-        return None  # where watchdogs tell what each rank called, `watchdog` says more
-    one = min(told, key=lambda one: not _aborted(analysis, one.rank))
-    event = one.event
-    received, expected = _message_sizes(event)
-    by = "NCCL" if event.exception else "gloo"
-    sender = tuple(rank for rank in event.ranks if rank != one.rank)
-    return Claim(
-        cause="collective_mismatch",
-        culprits=(),
-        confidence="possible",
-        because=(
-            Fact(event.text.strip()[:400], _source(one)),
-            *(Fact(f"the message came from {named(sender)}", _source(one)) for _ in sender[:1]),
-            Fact("the rank that printed it is a victim: it received what it did not expect", f"{by} and torch"),
-            *_lines_of_others(analysis, one),
-        ),
-        mismatch=Mismatch("size", expected, received),
-        told=f"{received} bytes in a collective where it expected {expected}, and was aborted by {by}",
-        missing=("flight recorder dumps, which show who called what",),
-    )
-
-
-def _message_sizes(event: LogEvent) -> tuple[str, str]:
-    """Bytes that came, and bytes that were expected, in the words of gloo's line or of NCCL's last error."""
-    if event.numel_in is not None and event.numel_out is not None:
-        return str(event.numel_in), str(event.numel_out)
-    match = _TRUNCATED.search(event.message or "")
-    return (match["received"], match["expected"]) if match else ("more", "fewer")
-
-
-def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
-    """Both sides as torch printed them; who is right, only a majority of more than two tells."""
-    sides = detail_mismatch.by_rank(told)
-    culprits, differs = detail_mismatch.minority(sides), detail_mismatch.difference(sides)
-    facts = tuple(
-        Fact(f"rank {rank} was in {detail_mismatch.describe(side)}", "torch's DETAIL wrapper")
-        for rank, side in sorted(sides.items())
-    )
-    one = told[0]
-    behind = detail_mismatch.behind(sides)
-    facts = (*facts[:_MOST_FACTS], *(Fact(behind, "torch's DETAIL wrapper") for _ in (behind,) if behind))
-    seqs = {side.seq for side in sides.values()}
-    return Claim(
-        cause="collective_mismatch",
-        culprits=culprits,
-        confidence="likely" if culprits else "possible",
-        because=(*facts, Fact(headline(one), _source(one)))
-        if facts
-        else (Fact(one.event.text.strip()[:400], _source(one)),),
-        mismatch=differs,
-        operation=operation_name(next(iter(sides.values())).operation) or None if sides else None,
-        seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None)
-        if culprits or len(seqs) == 1
-        else None,
-        parts=() if culprits else detail_mismatch.parts(sides),
-        by_line=words_for(one) if differs is None else mismatch_words(differs),
-    )
-
-
-def watchdog(analysis: Analysis) -> Saying:
-    """NCCL's watchdogs print in what each rank waited, and how far it had come."""
-    blame = analysis.logged_blame
-    if blame is None:
-        return None
-    group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"
-    operation = operation_name(blame.operation) if blame.operation else "a collective"
-    waits = Fact(f"{named(blame.waiting)} waited in vain in {operation} number {blame.seq} of {group}", "logs")
-    place = _place_of(blame)
-    facts = (waits, *(Fact(f"they called it at {place}", "torch's stack of the failed collective") for _ in place[:1]))
-    if blame.kind == "unknown":
-        return Rejected("comm_stuck", f"{waits.fact}: nothing tells whether all members were there")
-    if blame.kind == "stuck":
-        return Claim(
-            "comm_stuck", (), "possible", facts, operation=operation, seq=blame.seq, told_waiting=blame.waiting
-        )
-    if blame.kind == "mismatch":
-        return _partitioned(blame, facts, operation)
-    enqueued = [blame.group.enqueued[rank] for rank in blame.ranks if rank in blame.group.enqueued]
-    behind = f"had last enqueued number {min(enqueued)}" if enqueued and blame.kind == "absent" else "printed nothing"
-    return Claim(
-        cause="not_entered",
-        culprits=blame.ranks,
-        confidence="likely" if blame.sure else "possible",
-        because=(*facts, Fact(f"{named(blame.ranks)} {behind}", "logs")),
-        where="unknown",
-        operation=operation,
-        seq=blame.seq,
-        told="" if blame.kind == "absent" else "printed nothing while all others did",
-        told_waiting=blame.waiting,
-    )
-
-
-def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
-    text = partition_text(blame)
-    reason = (
-        "all must enter it together, and it has ended for some alone"
-        if blame.differs == "count"
-        else "under one number all must call the same"
-    )
-    expected, found = blame.parts[0][0], blame.parts[1][0]
-    return Claim(
-        cause="collective_mismatch",
-        culprits=blame.ranks,
-        confidence="likely" if blame.sure and blame.ranks else "possible",
-        because=(Fact(text, "logs"), Fact(reason, "torch"), *facts),
-        mismatch=Mismatch(blame.differs, expected, found),
-        operation=operation,
-        seq=blame.seq if blame.ranks or blame.differs != "count" else None,
-        parts=() if blame.ranks else blame.called,
-        told_waiting=blame.waiting,
     )
 
 
@@ -273,7 +148,7 @@ def undecided(analysis: Analysis) -> Claim | None:
     """What the logs tell though it decides nothing, and what would."""
     logs = analysis.case.logs
     facts = [Fact(text, source) for text, source in start.oddities(logs)]
-    facts += [Fact(headline(one), _source(one)) for one in logs.told]
+    facts += [Fact(headline(one), one.source) for one in logs.told]
     if not facts:
         facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
     if not facts or analysis.graph.waits or _seen(analysis):
@@ -316,9 +191,9 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
     culprits = tuple(sorted({rank for one in told for rank in _ranks(one)}))
     confidence: Confidence = "likely" if culprits else "possible"
     words = words_for(first)
-    facts = [Fact(headline(one), _source(one)) for one in told[:_MOST_FACTS]]
+    facts = [Fact(headline(one), one.source) for one in told[:_MOST_FACTS]]
     ends = {one.rank: one for one in analysis.case.logs.told if one.kind in _ENDS and one.rank in culprits}
-    facts += [Fact(headline(one), _source(one)) for one in ends.values() if one not in told][:2]
+    facts += [Fact(headline(one), one.source) for one in ends.values() if one not in told][:2]
     operation, seq = _waited_in(analysis)
     others = sorted(
         {one.rank for one in analysis.case.logs.told if one.consequence and one.rank is not None} - set(culprits)
@@ -372,33 +247,3 @@ def _ranks(one: LoggedFailure) -> tuple[int, ...]:
 def _seen(analysis: Analysis) -> set[int]:
     """Ranks whose process or stack was looked at: what they do, their log does not decide."""
     return {rank for rank, evidence in analysis.case.evidence.items() if evidence.processes or evidence.stacks}
-
-
-def _lines_of_others(analysis: Analysis, victim: LoggedFailure) -> list[Fact]:
-    """Where the other ranks stood, by their own tracebacks."""
-    facts = []
-    for one in analysis.case.logs.told:
-        frame = one.event.frame
-        if one.event.exception and frame is not None and one.rank is not None and one.rank != victim.rank:
-            facts.append(Fact(f"rank {one.rank} was at {frame.filename}:{frame.line} in {frame.name}", _source(one)))
-    return facts[:_MOST_FACTS]
-
-
-def _place_of(blame: Blame) -> str:
-    frames = {w.frame for w in blame.group.waiters.values() if w.frame is not None and w.seq == blame.seq}
-    if len(frames) != 1:
-        return ""
-    frame = frames.pop()
-    return f"{frame.filename}:{frame.line} in {frame.name}"
-
-
-def _aborted(analysis: Analysis, rank: int | None) -> bool:
-    """Whether it is this rank that gloo ended: where ranks share a log, each of them seems to have printed it."""
-    evidence = analysis.case.evidence.get(rank) if rank is not None else None
-    return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
-
-
-def _source(one: LoggedFailure) -> str:
-    if one.event.source:
-        return one.place
-    return "log" if one.rank is None else f"log of rank {one.rank}"

@@ -31,6 +31,13 @@ class LoggedFailure(NamedTuple):
         """ "train.log:12"."""
         return f"{self.event.source}:{self.event.line}" if self.event.source else f"line {self.event.line}"
 
+    @property
+    def source(self) -> str:
+        """Where a fact comes from: the place, or whose log it is where the file has no name."""
+        if self.event.source:
+            return self.place
+        return "log" if self.rank is None else f"log of rank {self.rank}"
+
 
 def shown_message(event: LogEvent) -> str:
     """An exception's message as people read it: of NCCL's, the reason before the place in torch's source."""

@@ -1,0 +1,163 @@
+"""Who called what, as logs tell it: the DETAIL wrapper's fingerprints, refusals of messages that are too long, and what
+NCCL's watchdogs print of each rank's last call."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from stallwatch.diagnosis.analysis import Analysis
+from stallwatch.diagnosis.claim import Claim, Saying, named
+from stallwatch.diagnosis.logs import detail_mismatch
+from stallwatch.diagnosis.logs.blame import Blame, operation_name, partition_text
+from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
+from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.model.evidence import LogEvent
+from stallwatch.model.verdict import Fact, Mismatch, Rejected
+
+_SIGABRT = 6
+_TRUNCATED = re.compile(r"receiving (?P<received>\d+) bytes instead of (?P<expected>\d+)")
+_MOST_FACTS = 6
+
+
+def mismatch(analysis: Analysis) -> Saying:
+    """The DETAIL wrapper's fingerprints, and gloo's or NCCL's refusal of a message that is too long."""
+    told = analysis.case.logs.of_kind("collective_mismatch", "size_mismatch")
+    told = [one for one in told if not one.consequence or one.kind == "size_mismatch"]
+    if any(one.kind == "collective_mismatch" for one in told):
+        return _of_detail([one for one in told if one.kind == "collective_mismatch"])
+    if not told or analysis.logged_mismatch is not None:
+        return None  # where watchdogs tell what each rank called, `watchdog` says more
+    one = min(told, key=lambda one: not _aborted(analysis, one.rank))
+    event = one.event
+    received, expected = _message_sizes(event)
+    by = "NCCL" if event.exception else "gloo"
+    sender = tuple(rank for rank in event.ranks if rank != one.rank)
+    return Claim(
+        cause="collective_mismatch",
+        culprits=(),
+        confidence="possible",
+        because=(
+            Fact(event.text.strip()[:400], one.source),
+            *(Fact(f"the message came from {named(sender)}", one.source) for _ in sender[:1]),
+            Fact("the rank that printed it is a victim: it received what it did not expect", f"{by} and torch"),
+            *_lines_of_others(analysis, one),
+        ),
+        mismatch=Mismatch("size", expected, received),
+        told=f"{received} bytes in a collective where it expected {expected}, and was aborted by {by}",
+        missing=("flight recorder dumps, which show who called what",),
+    )
+
+
+def _message_sizes(event: LogEvent) -> tuple[str, str]:
+    """Bytes that came, and bytes that were expected, in the words of gloo's line or of NCCL's last error."""
+    if event.numel_in is not None and event.numel_out is not None:
+        return str(event.numel_in), str(event.numel_out)
+    match = _TRUNCATED.search(event.message or "")
+    return (match["received"], match["expected"]) if match else ("more", "fewer")
+
+
+def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
+    """Both sides as torch printed them; who is right, only a majority of more than two tells."""
+    sides = detail_mismatch.by_rank(told)
+    culprits, differs = detail_mismatch.minority(sides), detail_mismatch.difference(sides)
+    facts = tuple(
+        Fact(f"rank {rank} was in {detail_mismatch.describe(side)}", "torch's DETAIL wrapper")
+        for rank, side in sorted(sides.items())
+    )
+    one = told[0]
+    behind = detail_mismatch.behind(sides)
+    facts = (*facts[:_MOST_FACTS], *(Fact(behind, "torch's DETAIL wrapper") for _ in (behind,) if behind))
+    seqs = {side.seq for side in sides.values()}
+    return Claim(
+        cause="collective_mismatch",
+        culprits=culprits,
+        confidence="likely" if culprits else "possible",
+        because=(*facts, Fact(headline(one), one.source))
+        if facts
+        else (Fact(one.event.text.strip()[:400], one.source),),
+        mismatch=differs,
+        operation=operation_name(next(iter(sides.values())).operation) or None if sides else None,
+        seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None)
+        if culprits or len(seqs) == 1
+        else None,
+        parts=() if culprits else detail_mismatch.parts(sides),
+        by_line=words_for(one) if differs is None else mismatch_words(differs),
+    )
+
+
+def watchdog(analysis: Analysis) -> Saying:
+    """NCCL's watchdogs print in what each rank waited, and how far it had come."""
+    blame = analysis.logged_blame
+    if blame is None:
+        return None
+    group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"
+    operation = operation_name(blame.operation) if blame.operation else "a collective"
+    waits = Fact(f"{named(blame.waiting)} waited in vain in {operation} number {blame.seq} of {group}", "logs")
+    place = _place_of(blame)
+    facts = (waits, *(Fact(f"they called it at {place}", "torch's stack of the failed collective") for _ in place[:1]))
+    if blame.kind == "unknown":
+        return Rejected("comm_stuck", f"{waits.fact}: nothing tells whether all members were there")
+    if blame.kind == "stuck":
+        return Claim(
+            "comm_stuck", (), "possible", facts, operation=operation, seq=blame.seq, told_waiting=blame.waiting
+        )
+    if blame.kind == "mismatch":
+        return _partitioned(blame, facts, operation)
+    enqueued = [blame.group.enqueued[rank] for rank in blame.ranks if rank in blame.group.enqueued]
+    behind = f"had last enqueued number {min(enqueued)}" if enqueued and blame.kind == "absent" else "printed nothing"
+    return Claim(
+        cause="not_entered",
+        culprits=blame.ranks,
+        confidence="likely" if blame.sure else "possible",
+        because=(*facts, Fact(f"{named(blame.ranks)} {behind}", "logs")),
+        where="unknown",
+        operation=operation,
+        seq=blame.seq,
+        told="" if blame.kind == "absent" else "printed nothing while all others did",
+        told_waiting=blame.waiting,
+    )
+
+
+def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
+    text = partition_text(blame)
+    reason = (
+        "all must enter it together, and it has ended for some alone"
+        if blame.differs == "count"
+        else "under one number all must call the same"
+    )
+    expected, found = blame.parts[0][0], blame.parts[1][0]
+    return Claim(
+        cause="collective_mismatch",
+        culprits=blame.ranks,
+        confidence="likely" if blame.sure and blame.ranks else "possible",
+        because=(Fact(text, "logs"), Fact(reason, "torch"), *facts),
+        mismatch=Mismatch(blame.differs, expected, found),
+        operation=operation,
+        seq=blame.seq if blame.ranks or blame.differs != "count" else None,
+        parts=() if blame.ranks else blame.called,
+        told_waiting=blame.waiting,
+    )
+
+
+def _lines_of_others(analysis: Analysis, victim: LoggedFailure) -> list[Fact]:
+    """Where the other ranks stood, by their own tracebacks."""
+    facts = []
+    for one in analysis.case.logs.told:
+        frame = one.event.frame
+        if one.event.exception and frame is not None and one.rank is not None and one.rank != victim.rank:
+            facts.append(Fact(f"rank {one.rank} was at {frame.filename}:{frame.line} in {frame.name}", one.source))
+    return facts[:_MOST_FACTS]
+
+
+def _place_of(blame: Blame) -> str:
+    frames = {w.frame for w in blame.group.waiters.values() if w.frame is not None and w.seq == blame.seq}
+    if len(frames) != 1:
+        return ""
+    frame = frames.pop()
+    return f"{frame.filename}:{frame.line} in {frame.name}"
+
+
+def _aborted(analysis: Analysis, rank: int | None) -> bool:
+    """Whether it is this rank that gloo ended: where ranks share a log, each of them seems to have printed it."""
+    evidence = analysis.case.evidence.get(rank) if rank is not None else None
+    return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
