@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -151,15 +151,11 @@ class _Reduction:
         completion: Completion,
     ) -> None:
         stream = len(self.streams)
-        first = nodes[0]
-        collectives = [node for node in nodes if not node.is_transfer]
         ids: dict[int, int] = {}
         completed = 0
         lane, starts = 0, _notes_starts(recorder)
-        open_nodes: list[tuple[RecordedCall, int, int]] = []
-        ordinals: dict[tuple[int, int], int] = {}
-        counts: dict[tuple[int, int], list[int]] = {}
-        outgoing: dict[tuple[int, int], bool] = {}
+        unfinished: list[RecordedCall] = []
+        sent = _Transfers()
         newest: deque[Pending] = deque(maxlen=_PENDING_KEPT)
         for node in nodes:
             lane = self.lanes.of(node.first)
@@ -169,12 +165,7 @@ class _Reduction:
                 for entry in node.transfers:
                     call = self._call(stream, entry, (entry,))
                     self._note(lane, entry.created_ns, call)
-                    ends = transfer_ends(entry.name)
-                    ordinals[ends] = ordinals.get(ends, 0) + 1
-                    counts.setdefault(ends, [0, 0])[0 if node.done else 1] += 1
-                    outgoing[ends] = "send" in entry.name
-                    count = signature.transferred(entry)
-                    transfers.append(Transfer(ends[0], ends[1], ordinals[ends], outgoing[ends], count))
+                    transfers.append(sent.add(entry, done=node.done))
             else:
                 call = self._call(stream, node.calls[0], node.calls, node.closed)
                 self._note(lane, node.first.created_ns, call)
@@ -182,8 +173,8 @@ class _Reduction:
                 if node.done:
                     completed = max(completed, node.seq)
             if not node.done:
-                open_nodes.append((node, call, lane))
-                if len(open_nodes) <= _PENDING_KEPT:
+                unfinished.append(node)
+                if len(unfinished) <= _PENDING_KEPT:
                     waits = _pending(stream, node, call, lane, tuple(transfers), before)
                     self.pending.append(replace(waits, begun=node.first.state == "started" if starts else None))
             if completion in UNTOLD:
@@ -198,32 +189,11 @@ class _Reduction:
                 for item in self.pending
                 if item.stream != stream or item.transfers or item.timed_out or item.seq > completed
             ]
-        first_open = min((node.seq for node, _, _ in open_nodes if not node.is_transfer), default=None)
+        first_open = min((node.seq for node in unfinished if not node.is_transfer), default=None)
         if first_open is not None and completion != "states":
             completed = min(completed, first_open - 1)
-        self.streams.append(
-            Stream(
-                description=first.group_description,
-                name=first.group_name,
-                backend=backend_of(recorder),
-                ranks=_members(recorder, first),
-                first_seq=min(ids, default=1),
-                calls=_dense(ids),
-                completed=completed,
-                lane=lane,
-                size_hint=_size_hint(collectives),
-                arrivals=tuple(
-                    Arrival(node.seq, node.first.created_ns)
-                    for node in collectives[-_ARRIVALS_KEPT:]
-                    if node.first.created_ns is not None
-                ),
-                period_ns=_period_ns(collectives[-_GAPS_FOR_PERIOD:], ids),
-                last_created_ns=nodes[-1].first.created_ns,
-                cut_short=recorder.cut_short and not reaches_its_end(recorder, nodes),
-            )
-        )
-        for ends, (done, pending) in sorted(counts.items()):
-            self.pairs.append(PairCount(stream, ends[0], ends[1], done, pending, whole, outgoing[ends]))
+        self.streams.append(_stream(recorder, nodes, ids, completed, lane))
+        self.pairs += sent.pairs(stream, whole)
 
     def _note(self, lane: int, created_ns: int | None, call: int) -> None:
         self.program.setdefault(lane, []).append((created_ns or 0, self._order, call))
@@ -308,6 +278,57 @@ def _untested(recorder: Recorder) -> list[str]:
     library = "NCCL" if backend_of(recorder) == "nccl" else ""
     versions = {"flight recorder dump": recorder.version, library: recorder.comm_lib_version}
     return [f"{what} {version}" for what, version in versions.items() if what and newer_than_tested(what, version)]
+
+
+class _Transfers:
+    """The sends and receives of one group so far, by their ends."""
+
+    def __init__(self) -> None:
+        self._done: dict[tuple[int, int], int] = {}
+        self._pending: dict[tuple[int, int], int] = {}
+        self._outgoing: dict[tuple[int, int], bool] = {}
+
+    def add(self, entry: Operation, *, done: bool) -> Transfer:
+        """Count one, and return it as the k-th of its ends."""
+        ends = transfer_ends(entry.name)
+        counts = self._done if done else self._pending
+        counts[ends] = counts.get(ends, 0) + 1
+        self._outgoing[ends] = "send" in entry.name
+        ordinal = self._done.get(ends, 0) + self._pending.get(ends, 0)
+        return Transfer(ends[0], ends[1], ordinal, self._outgoing[ends], signature.transferred(entry))
+
+    def pairs(self, stream: int, whole: bool) -> Iterator[PairCount]:
+        """Return the counts of each pair of ends, in their order."""
+        for ends, outgoing in sorted(self._outgoing.items()):
+            done, pending = self._done.get(ends, 0), self._pending.get(ends, 0)
+            yield PairCount(stream, ends[0], ends[1], done, pending, whole, outgoing)
+
+
+def _stream(
+    recorder: Recorder, nodes: Sequence[RecordedCall], ids: dict[int, int], completed: int, lane: int
+) -> Stream:
+    """What is kept of one group. `ids`: its collectives' calls, by number."""
+    first = nodes[0]
+    collectives = [node for node in nodes if not node.is_transfer]
+    return Stream(
+        description=first.group_description,
+        name=first.group_name,
+        backend=backend_of(recorder),
+        ranks=_members(recorder, first),
+        first_seq=min(ids, default=1),
+        calls=_dense(ids),
+        completed=completed,
+        lane=lane,
+        size_hint=_size_hint(collectives),
+        arrivals=tuple(
+            Arrival(node.seq, node.first.created_ns)
+            for node in collectives[-_ARRIVALS_KEPT:]
+            if node.first.created_ns is not None
+        ),
+        period_ns=_period_ns(collectives[-_GAPS_FOR_PERIOD:], ids),
+        last_created_ns=nodes[-1].first.created_ns,
+        cut_short=recorder.cut_short and not reaches_its_end(recorder, nodes),
+    )
 
 
 def _in_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:

@@ -100,7 +100,14 @@ class WrongSyntax:
                 remedy=f"unset {name}, or export {name}=<one existing interface by its plain name: ip -br addr>",
                 source=variable.source,
             )  # fmt: skip
-        elif name == "NCCL_IB_HCA" and (prefix := _matches_more(value)):
+        else:
+            yield from self._of_nccl(place, name, value)
+            yield from self._of_gpus(place, name, value)
+            yield from self._of_launch(place, name, value)
+
+    def _of_nccl(self, place: str, name: str, value: str) -> Iterator[FindingRecord]:
+        """What NCCL takes in another way than it looks."""
+        if name == "NCCL_IB_HCA" and (prefix := _matches_more(value)):
             yield finding(
                 self, "info", place,
                 seen=f"{name}={value}: without \"=\" each name is a prefix, so {prefix} also means {prefix}0 to "
@@ -125,7 +132,18 @@ class WrongSyntax:
                 remedy="export NCCL_DEBUG_FILE=$HOME" + value[1:],
                 source="NCCL user guide, NCCL_DEBUG_FILE",
             )  # fmt: skip
-        elif name == "CUDA_VISIBLE_DEVICES" and re.search(r"\s", value):
+        elif name == "NCCL_RAS_ADDR" and not re.fullmatch(r".+:\d+", value):
+            yield finding(
+                self, "warning", place,
+                seen=f"{name}={value} is not host:port.",
+                why="NCCL's RAS does not listen, and nobody can ask which rank has not launched.",
+                remedy=f"export {name}=localhost:{value if value.isdecimal() else 28028}",
+                source="NCCL user guide, NCCL_RAS_ADDR",
+            )  # fmt: skip
+
+    def _of_gpus(self, place: str, name: str, value: str) -> Iterator[FindingRecord]:
+        """Lists of devices, and options of the allocator."""
+        if name == "CUDA_VISIBLE_DEVICES" and re.search(r"\s", value):
             yield finding(
                 self, "error", place,
                 seen=f"{name}={value!r} holds blanks.",
@@ -146,7 +164,28 @@ class WrongSyntax:
                 else "numbers, or UUIDs of `nvidia-smi -L`: export CUDA_VISIBLE_DEVICES=0,1",
                 source="CUDA programming guide",
             )  # fmt: skip
-        elif name == "OMP_NUM_THREADS" and not re.fullmatch(r"[1-9]\d*(?:,[1-9]\d*)*", value):
+        elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (unknown := _unknown_options(value)):
+            near = difflib.get_close_matches(unknown, _ALLOCATOR, 1)
+            yield finding(
+                self, "error", place,
+                seen=f"{name}={value}: there is no option {unknown}"
+                + (f"; the nearest is {near[0]}." if near else "."),
+                why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
+                remedy=_repaired(name, re.sub(rf"\b{unknown}\b", near[0], value) if near else ""),
+                source="PyTorch documentation, CUDA semantics",
+            )  # fmt: skip
+        elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (problem := _wrong_option(value)):
+            yield finding(
+                self, "error", place,
+                seen=f"{name}={value}: {problem}.",
+                why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
+                remedy=_repaired(name, value.replace("=", ":")),
+                source="PyTorch documentation, CUDA semantics",
+            )  # fmt: skip
+
+    def _of_launch(self, place: str, name: str, value: str) -> Iterator[FindingRecord]:
+        """Numbers, and the address of rank 0."""
+        if name == "OMP_NUM_THREADS" and not re.fullmatch(r"[1-9]\d*(?:,[1-9]\d*)*", value):
             yield finding(
                 self, "warning", place,
                 seen=f"{name}={value} is no number of threads.",
@@ -167,32 +206,6 @@ class WrongSyntax:
                 seen=f"{name}={value} is no number.",
                 why="init_process_group takes it as one and fails on the rank that has it; the others wait.",
                 remedy="start by torchrun, which sets it, or export the number itself",
-            )  # fmt: skip
-        elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (unknown := _unknown_options(value)):
-            near = difflib.get_close_matches(unknown, _ALLOCATOR, 1)
-            yield finding(
-                self, "error", place,
-                seen=f"{name}={value}: there is no option {unknown}"
-                + (f"; the nearest is {near[0]}." if near else "."),
-                why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
-                remedy=_repaired(name, re.sub(rf"\b{unknown}\b", near[0], value) if near else ""),
-                source="PyTorch documentation, CUDA semantics",
-            )  # fmt: skip
-        elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") and (problem := _wrong_option(value)):
-            yield finding(
-                self, "error", place,
-                seen=f"{name}={value}: {problem}.",
-                why="PyTorch raises at the first use of the GPU, on the ranks that have it.",
-                remedy=_repaired(name, value.replace("=", ":")),
-                source="PyTorch documentation, CUDA semantics",
-            )  # fmt: skip
-        elif name == "NCCL_RAS_ADDR" and not re.fullmatch(r".+:\d+", value):
-            yield finding(
-                self, "warning", place,
-                seen=f"{name}={value} is not host:port.",
-                why="NCCL's RAS does not listen, and nobody can ask which rank has not launched.",
-                remedy=f"export {name}=localhost:{value if value.isdecimal() else 28028}",
-                source="NCCL user guide, NCCL_RAS_ADDR",
             )  # fmt: skip
         elif name == "MASTER_ADDR" and ("://" in value or re.fullmatch(r"[\w.-]+:\d+", value)):
             yield finding(
