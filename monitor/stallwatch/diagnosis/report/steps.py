@@ -178,13 +178,13 @@ def _steps(who: StepContext, activities: Mapping[int, RankActivity]) -> list[str
             return slow(who)
         case "waiting":
             return _waiting(who)
-        case "healthy" | "job_ended":
-            return []
         case "undecided":
             if activities and all(activity.place.in_store_or_init for activity in activities.values()):
                 return rendezvous()
             only_logs = not activities and who.verdict.because
             return _unknown_lines(who) if only_logs else _undecided_steps(who)
+        case _:
+            return []  # nothing to do, or its claim brings what there is (Claim.steps)
 
 
 def _unknown_lines(who: StepContext) -> list[str]:
