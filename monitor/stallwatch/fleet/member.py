@@ -345,8 +345,8 @@ class Member:
         return local.ended and (self._over_ns is None or now_ns - self._over_ns < _HAND_OVER_SECONDS * SECOND_NS)
 
     def _hands_over(self, now_ns: int, local: Local) -> bool:
-        """Whether another is to tell of the end: what this node told of the beginning is noted."""
-        noted = self._told is not None and self._news(local) is None
+        """Whether another is to tell of the end: what this node told of the beginning is noted, and the verdict put."""
+        noted = self._told is not None and self._news(local) is None and not self._published
         return self._waits_with_end(now_ns, local) and noted and not self._said_last(local)
 
     def _may_leave(self, now_ns: int, local: Local) -> bool:
