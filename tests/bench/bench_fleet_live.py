@@ -25,6 +25,7 @@ from tests.bench.fleet_nodes import HOST, SLOW, Cluster, Node
 
 _TOLD_SECONDS = 100.0
 _QUIET_SECONDS = 25.0  # how long a second message is waited for
+_PACED_SECONDS = 25.0  # until each node has put, with its pace, which ranks it has: every 10 s, of blocks of steps
 
 
 def plain(cluster: Cluster) -> None:
@@ -122,6 +123,8 @@ def play(name: str, nodes: int, per_node: int, place: str) -> bool:
         if name in ("link_dropped", "killed"):
             cluster.train("--fault-step", "1000000")
             cluster.until(lambda: cluster.steps() > 40, 300.0, "forty steps")
+            if name == "link_dropped":
+                time.sleep(_PACED_SECONDS)
             struck = time.monotonic()
             if name == "killed":
                 cluster.kill_culprit()
