@@ -1,5 +1,6 @@
 """The status page in a real browser: what it shows, to whom, and that what a job writes stays text."""
 
+import re
 import tarfile
 from typing import Any
 
@@ -10,6 +11,7 @@ from stallwatch.model.verdict import CulpritProcess, Frame
 from tests.builders.clock import WALL_NS
 from tests.integration.outputs.browser import PHONE, WIDE, accuse, address, needs_browser, opened
 from tests.integration.outputs.serving import Served, served
+from tests.integration.outputs.serving import stalled as stalled_report
 from tests.unit.outputs.reports import FakeControl, diagnosis, incident, node_report, verdict
 
 pytestmark = needs_browser
@@ -191,6 +193,25 @@ def test_why_nobody_is_told_stands_there_with_the_time_that_is_left(browser: Any
         assert "Nobody is told: the job is muted." in shown.page.inner_text("#b-1")
         assert accuse(shown.page) == []
         assert shown.complaints == []
+
+
+def test_a_suspicion_says_that_it_is_looked_at_and_times_are_written_as_commands_write_them(browser: Any) -> None:
+    early = incident(state="suspect", severity="none", report=None)
+    control = FakeControl(incidents=(early,))
+    with served(node_report(early), control) as node, opened(browser, address(node), PHONE) as shown:
+        shown.page.wait_for_selector("text=Nobody is told yet.")
+        said = shown.page.inner_text("article")
+        assert "Its ranks are being looked at, which takes some seconds." in said
+        assert "stallwatch mute" not in said, "there is nothing to hear yet"
+        assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, for", said)
+        assert accuse(shown.page) == []
+
+
+def test_no_option_of_a_command_is_broken_where_a_line_ends(browser: Any) -> None:
+    with served(stalled_report()) as node, opened(browser, address(node), PHONE) as shown:
+        shown.page.wait_for_selector("code >> text=stallwatch mute")
+        option = shown.page.locator("code span.range", has_text="--for")
+        assert option.evaluate("node => node.getClientRects().length") == 1
 
 
 def test_culprits_at_one_line_share_a_card_and_the_others_line_stands_beside_it(browser: Any) -> None:

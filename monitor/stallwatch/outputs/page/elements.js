@@ -10,10 +10,11 @@ function element(tag, className, ...children) {
   return made;
 }
 function prose(text) {  // `code` between backticks, as our sentences write it
-  return text.split("`").flatMap((part, i, parts) => i % 2 && i < parts.length - 1 ? element("code", "", part) : unbroken(part));
+  return text.split("`").flatMap((part, i, parts) => i % 2 && i < parts.length - 1 ? code(part) : unbroken(part));
 }
-function unbroken(text) {  // a line that ends within "0-31" reads as another range
-  return text.split(/(\b\d+-\d+\b)/).map((part, i) => i % 2 ? element("span", "range", part) : part).filter(Boolean);
+function code(text) { return element("code", "", ...unbroken(text)); }
+function unbroken(text) {  // a line that ends within "0-31" reads as another range, one that ends in "--" as another option
+  return text.split(/(\b\d+-\d+\b|(?<!\S)--[\w-]+)/).map((part, i) => i % 2 ? element("span", "range", part) : part).filter(Boolean);
 }
 function shortPath(file) {
   const parts = file.split("/");
@@ -34,9 +35,11 @@ function zone(iso) {  // messages say UTC: which zone the page's times are of st
   const part = new Intl.DateTimeFormat(undefined, {timeZoneName: "short"}).formatToParts(new Date(iso)).find(one => one.type === "timeZoneName");
   return part ? part.value : "";
 }
-function clock(iso) {
-  const moment = new Date(iso), time = moment.toLocaleTimeString();
-  return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString()} ${time}`;
+function clock(iso) {  // as commands and messages write it: 1/2/2026 is another day to half of the readers
+  const moment = new Date(iso), two = number => String(number).padStart(2, "0");
+  const time = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two).join(":");
+  return moment.toDateString() === new Date().toDateString()
+    ? time : `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())} ${time}`;
 }
 function join(words, between = " · ") { return words.filter(Boolean).join(between); }
 function within(ranges, ranks) {  // whether "2,5-7" holds only numbers of the set

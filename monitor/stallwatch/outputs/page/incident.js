@@ -91,7 +91,9 @@ function when(incident) {
   return element("span", "", `since ${began}`, lasts);
 }
 function untold(incident) {  // who looks at a verdict that wakes nobody must not take it for a fault
-  if (isOver(incident) || incident.severity !== "none" || !incident.verdicts.length) return null;
+  if (isOver(incident) || incident.severity !== "none") return null;
+  if (incident.state === "suspect") return element("p", "", "Its ranks are being looked at, which takes some seconds. Nobody is told yet.");
+  if (!incident.verdicts.length) return null;
   if (incident.tell_at) {
     const left = element("span", "left");
     left.dataset.until = incident.tell_at;
@@ -118,8 +120,8 @@ function countDown(now) {  // a deadline is felt as the time that is left
   }
 }
 function silence(incident) {  // whoever may silence a job is a member of the socket's group; the page's token only reads
-  if (isOver(incident)) return null;
-  const command = words => element("code", "", `stallwatch mute ${shellWord(incident.training_job)}${incident.owner ? ` --owner ${shellWord(incident.owner)}` : ""} --for ${words}`);
+  if (isOver(incident) || incident.state === "suspect" && !incident.muted) return null;
+  const command = words => code(`stallwatch mute ${shellWord(incident.training_job)}${incident.owner ? ` --owner ${shellWord(incident.owner)}` : ""} --for ${words}`);
   return incident.muted
     ? element("p", "soft", "Muted: nobody is told of this job. On the node ", command("0"), " ends that.")
     : element("p", "soft", "To hear nothing of this job for a while, on the node: ", command("2h"));

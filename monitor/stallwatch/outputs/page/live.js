@@ -136,7 +136,7 @@ async function refresh() {
     document.body.classList.remove("stale");
   } catch (error) {
     byId("connection").className = "lost";
-    const since = lastGood ? ` What follows is from ${lastGood.toLocaleTimeString()}.` : "";
+    const since = lastGood ? ` What follows is from ${clock(lastGood)}.` : "";
     setText(byId("connection"), `not reached: ${error.message}.${since}`);
     document.body.classList.add("stale");
   } finally {
