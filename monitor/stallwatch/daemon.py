@@ -167,9 +167,12 @@ class Daemon:
             self._detect(snapshot)
             self._act(snapshot.at_ns)
             self._publish(snapshot)
-            if snapshot.ranks:
-                with self._guard.stage("diagnosis", "start"):
+            with self._guard.stage("diagnosis", "start"):
+                if snapshot.ranks:
                     self._starter.be_ready()
+                    self._store.be_ready()
+                else:
+                    self._store.rest()
         with self._guard.stage("incidents", "catch_up"):
             self._actions.catch_up()
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:

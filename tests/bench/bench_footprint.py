@@ -27,6 +27,7 @@ from tests.bench import jobs
 from tests.bench.figures import Figure, mean_of
 
 SETTLE_SECONDS = 20.0  # imports, the first search for ranks
+IDLE_SECONDS = 75.0  # from then on what is not used is ended
 SCRAPED_EVERY_SECONDS = 5.0
 PROGRAM = Path(__file__).parents[1] / "programs" / "communicating.py"
 JOB = "footprint"
@@ -171,7 +172,7 @@ def measure(seconds: float, ranks: int, backend: str, *, show: bool) -> list[Fig
         alone = peer(seconds) if beside else None
         with daemon_on(folder) as (daemon, port):
             assert daemon.pid is not None
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(IDLE_SECONDS)
             idle = watch(daemon.pid, port, seconds)
             found += figures_of("idle", idle, alone)
             job = server.launch(

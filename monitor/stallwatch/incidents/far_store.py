@@ -31,6 +31,15 @@ class FarStore:
         self._disk = Disk(self._directory, LOOP_SECONDS)
         self._people = Disk(self._directory, _PEOPLE_SECONDS)
 
+    def be_ready(self) -> None:
+        """Have the child started that the loop's next call needs; does not wait."""
+        self._disk.be_ready()
+
+    def rest(self) -> None:
+        """End children that are not used: nothing is written on a node without a job."""
+        self._disk.rest()
+        self._people.rest()
+
     def prepare(self) -> None:
         """Create the folder. Raise DiskHangs; OSError also when it is there and somebody else's."""
         self._disk.call("prepare", self._directory, seconds=_START_SECONDS)

@@ -71,6 +71,12 @@ class IncidentStore:
         """A sentence while the disk does not answer."""
         return ""
 
+    def be_ready(self) -> None:
+        """Nothing is to be started: calls are made here."""
+
+    def rest(self) -> None:
+        """Nothing is to be ended."""
+
     def left(self, past: int) -> Left:
         """Return what a daemon before this one left, and up to `past` incidents that it resolved."""
         left_open = self.left_open()

@@ -98,6 +98,14 @@ class Store(Protocol):
         """A sentence while the disk does not answer; does not wait."""
         ...
 
+    def be_ready(self) -> None:
+        """Called while there are ranks: the next call is not to wait for the start of whoever answers it."""
+        ...
+
+    def rest(self) -> None:
+        """Called while there are none: who answers may be ended until the next call."""
+        ...
+
 
 class SharedIncidents(Protocol):
     """Incidents that other nodes see too: loop.shared_incidents.Fleet. Nothing waits."""

@@ -20,6 +20,7 @@ from stallwatch.node.worker import Worker
 START_SECONDS = 10.0  # a first call waits for the child's imports too, on a busy machine
 _FILE_SECONDS = 2.0
 LIMIT_BYTES = 1 << 30  # of a call, and of its answer
+_UNUSED_SECONDS = 60.0
 _KILLED_SECONDS = 0.5  # until a process that was killed is gone, unless it is in the kernel's hands
 
 
@@ -74,6 +75,7 @@ class Disk:
         self._seconds = seconds
         self._monotonic = monotonic
         self._turn = threading.Lock()
+        self._called = monotonic()
         self._worker = Worker(start_own(command), monotonic, LIMIT_BYTES)
 
     @property
@@ -96,6 +98,7 @@ class Disk:
             raise self._hangs()
         try:
             self._settle()
+            self._called = self._monotonic()
             body = msgspec.msgpack.encode(DiskCall(name, msgspec.Raw(msgspec.msgpack.encode(arguments))))
             answer = self._asked(body, deadline)
             if answer is _ENDED and name not in _ONCE:
@@ -114,6 +117,7 @@ class Disk:
 
     def be_ready(self) -> None:
         """Have the child started that the next call needs; does not wait for it."""
+        self._called = self._monotonic()
         if self._turn.acquire(blocking=False):
             try:
                 if self._worker.pid is None:
@@ -122,6 +126,16 @@ class Disk:
                 pass  # whoever needs it says so
             finally:
                 self._turn.release()
+
+    def rest(self) -> None:
+        """End a child that nothing was asked of for a minute; the next call starts another. Does not wait."""
+        if self._worker.pid is None or not self._turn.acquire(blocking=False):
+            return
+        try:
+            if self._worker.asked is None and self._monotonic() - self._called > _UNUSED_SECONDS:
+                self._worker.end()
+        finally:
+            self._turn.release()
 
     def write(self, path: os.PathLike[str] | str, data: bytes) -> None:
         """Write a file whole, making its folder. As `call`."""

@@ -110,6 +110,23 @@ def test_what_must_not_be_done_twice_is_asked_once(disk: Disk, tmp_path: Path) -
     assert (tmp_path / "file").read_bytes() == b"13"
 
 
+def test_a_child_that_is_not_used_is_ended_and_the_next_call_has_another(tmp_path: Path) -> None:
+    clock = FakeClock()
+    disk = Disk(str(tmp_path), PATIENCE, monotonic=clock.seconds)
+    disk.rest()
+    disk.write(tmp_path / "file", b"1")
+    pids = [disk.pid]
+    for advance_seconds, use in ((59, disk.be_ready), (59, disk.rest), (2, disk.rest)):
+        clock.advance(advance_seconds)
+        disk.rest()
+        use()
+        pids.append(disk.pid)
+    assert pids == [pids[0], pids[0], pids[0], None]
+    assert pids[0] is not None
+    assert msgspec.msgpack.decode(disk.call("read", str(tmp_path / "file"))) == b"1"
+    disk.close()
+
+
 def test_a_child_that_dies_each_time_is_an_error_of_its_own(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path), PATIENCE, (sys.executable, "-c", "pass"))
     with pytest.raises(DiskChildEnded, match="has ended"):
