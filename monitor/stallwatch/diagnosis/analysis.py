@@ -52,6 +52,10 @@ def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:
     )
 
 
+# What a rank tells of an end of its own, though its words on the wait are lost.
+_SAID_MORE = ("exception", "watchdog_end")
+
+
 def is_busy(gpu: Gpu) -> bool:
     """Whether NVML reads a GPU as busy all the time (95 % and more); False where it does not tell."""
     return gpu.utilization_percent is not None and gpu.utilization_percent >= _BUSY_PERCENT
@@ -115,7 +119,7 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
         events = case.logs.events
         world = {*case.world, *(event.rank for event in events if event.rank is not None)}
         with_log = [rank for rank, evidence in case.evidence.items() if evidence.log]
-        spoke = {event.rank for event in events if event.kind == "exception" and event.rank is not None}
+        spoke = {event.rank for event in events if event.kind in _SAID_MORE and event.rank is not None}
         return find_blame(case.logs.groups, world, with_log, spoke)
 
     @property

@@ -35,6 +35,7 @@ from stallwatch.model.evidence import LogEvent, LogTail
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
 _MOST_SHAPES: Final = 32
+_LONGEST_MATCH: Final = 256
 _FIELDS: Final = frozenset(LogEvent.__struct_fields__)
 _NUMBERS: Final = frozenset(
     [
@@ -72,6 +73,7 @@ _SIGNALS: Final = {
     "Floating point exception": signal.SIGFPE, "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV,
     "Terminated": signal.SIGTERM,
 } | {one.name: one for one in signal.Signals}  # fmt: skip
+_KERNELS: Final = re.compile(r"\[ *\d{1,10}\.\d{1,6}\] ")  # the kernel's own stamp
 _NUMBER_LIST: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 _MOST_RANKS: Final = 4_096  # that one line names
 # Of a log in which nothing is known: what a person would look at first.
@@ -112,6 +114,8 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
         for line in lines_within(raw):
             reading.feed(line, number)
     events = reading.ended()
+    if lines and lines[-1] and data.endswith(lines[-1][-_LONGEST_MATCH:].encode("utf-8", "surrogateescape")):
+        events = [replace(event, cut=True) if event.line == len(lines) else event for event in events]
     if not reading.kernel.events and all(event.kind in _NEWS for event in events):
         ended = max((event.line for event in events if event.kind == "clean_end"), default=0)
         events += _error_like(lines, ended) or ([] if ended else _last_lines(lines))
@@ -150,8 +154,11 @@ class _Reading:
             raw = match["text"].replace('\\"', '"').replace("\\t", "\t").replace("\\\\", "\\")
         elif '_lines": [' in raw:
             self._listed = _LISTED.search(raw) is not None
+        kernels = len(self.kernel.events)
         self.kernel.feed(within_json(raw) if raw[:1] == "{" and kernel_log.may_tell(raw) else raw, number)
         line = read_line(raw, self._shapes)
+        if len(self.kernel.events) == kernels and _KERNELS.match(line.text):
+            self.kernel.feed(line.text, number)  # in what a container or a collector of logs passes on
         if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text) or shape_before_bars(raw)):
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)

@@ -254,6 +254,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     joined: int | None = None  # how many came, and how many were expected
     expected: int | None = None
     sides: tuple[SideOfMismatch, ...] = ()
+    cut: bool = False  # the log ends within this line, as far as one can see
 
 
 class LogTail(msgspec.Struct, frozen=True):

@@ -149,6 +149,8 @@ def _silent(
     waited = group.waited if group.key != ("", "") and not group.broke else None
     at = [w for w in group.waiters.values() if w.seq == waited]
     behind_root = [w for w in group.waiters.values() if w.seq != waited]
+    if not all(waiter.operation for waiter in group.waiters.values()):
+        return None  # their first words are lost: the others' may be, too
     if waited is None or (behind_root and not all(w.operation.strip("_") in _ROOTED for w in at)):
         return None
     members, sure = _members(group, world)

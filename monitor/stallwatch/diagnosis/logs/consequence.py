@@ -50,6 +50,7 @@ _PEER: Final = "a peer had gone, or did not answer"
 _STORE: Final = "the store had gone, or nobody had written what it asked for"
 _WATCHDOG: Final = "the watchdog ended a rank that waited"
 _ENDED: Final = "somebody ended it"
+_CUT: Final = "the log ends within its text, which may tell of another rank"
 # What ended nothing, and follows from nothing.
 TRIED_AGAIN: Final = "it was tried again, and went well"
 TRIED_BEFORE: Final = "it is a try before the one that failed for good"
@@ -74,7 +75,7 @@ _OF_OTHERS: Final = tuple(
         ),
         (r"timed out waiting \d+ ?ms|NCCL communicator (?:was|has been) aborted|ncclRemoteError|failed to recv", _PEER),
         (r"gloo.*(?:timeout|timed out)|application timeout caused pair closure|heartbeat timeout", _PEER),
-        (r"NCCL remote error", _PEER),
+        (r"NCCL remote error|gloo/transport/", _PEER),
         (
             r"tcpstore|c10d store|key-value store|store->|store based barrier|wait timeout after|socket timeout"
             r"|recvValue",
@@ -84,6 +85,12 @@ _OF_OTHERS: Final = tuple(
         (r"received \S*\s*death signal|SignalException", _ENDED),
     )
 )
+# So begin the texts of these, of RuntimeErrors.
+_BEGINNINGS: Final = (
+    "[", "nccl", "connection ", "broken pipe", "socket timeout", "timed out", "wait timeout", "rank ", "ranks ",
+    "watchdog caught", "recvvalue", "the client socket", "detected mismatch", "connect()", "application timeout",
+)  # fmt: skip
+_NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Group|Warning|StopIteration)$")
 # Types of exceptions that wrap, or pass on, the exception of another process.
 _WRAPPERS: Final = frozenset({
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "ExceptionGroup", "RendezvousClosedError",
@@ -243,7 +250,18 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("cuda_error", "")
     if event.kind == "native_exception" and of_type.startswith(("c10", "gloo")) and not event.message:
         return Meaning("native_exception", "its own lines say more")
-    return Meaning(event.kind, _PYTHON_WENT_ON if event.secondary else "")
+    if last in ("DistStoreError", "DistNetworkError"):
+        return Meaning(event.kind, _STORE)
+    own = _CUT if event.cut and _may_tell_of_others(last, event.message or "") else ""
+    return Meaning(event.kind, _PYTHON_WENT_ON if event.secondary else own)
+
+
+def _may_tell_of_others(of_type: str, message: str) -> bool:
+    """Whether an exception of which the log lacks the rest may be one of those that others' ends raise."""
+    if not _NAMED.search(of_type) or of_type.startswith("Dist"):
+        return True
+    low = message.lower()
+    return of_type == "RuntimeError" and any(low.startswith(words[: len(low)]) for words in _BEGINNINGS)
 
 
 def _xid_follows(event: LogEvent) -> str:

@@ -18,6 +18,7 @@ from stallwatch.diagnosis.logs.consequence import (
     passes_on,
     was_tried_again,
 )
+from stallwatch.diagnosis.logs.nobodys import owned
 from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import LogEvent
 
@@ -76,7 +77,6 @@ _BEFORE_ABORT: Final = frozenset(
 _CLEARLY_LATER_SECONDS: Final = 2.0
 _AGENTS_APART_SECONDS: Final = 10.0  # they look at their processes every 5 s at most
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
-_CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 
 
 def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
@@ -87,7 +87,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
         for event, kind in _merged(events)
         if not means_nothing(event)
     ]
-    told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read), events))))))
+    told = _later_failures(_ends(owned(_survived(_announced(_retries(_chained(read), events))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -222,45 +222,12 @@ def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
     ]
 
 
-def _owned(told: list[LoggedFailure]) -> list[LoggedFailure]:
-    """As many exceptions that name nobody, all alike, as ranks that their launcher saw leave with an exit code: each is
-    of one of these. So with crashes of native code, in whose lines torch marks no rank, and signals of crashes."""
-    left: dict[str, set[int]] = {}
-    crashed: dict[str, set[int]] = {}
-    nobodys: dict[str, list[LoggedFailure]] = {}
-    crashes: dict[str, list[LoggedFailure]] = {}
-    marked: set[str] = set()
-    for one in told:
-        event = one.event
-        if one.kind in _ENDS and not one.consequence and event.exit_code and event.rank is not None:
-            left.setdefault(event.source, set()).add(event.rank)
-        elif one.kind in _ENDS and event.exit_signal in _CRASHES and event.rank is not None:
-            crashed.setdefault(event.source, set()).add(event.rank)
-        elif one.kind == "native_crash" and not one.consequence and one.rank is None and event.local_rank is None:
-            crashes.setdefault(event.source, []).append(one)
-        elif (event.exception or one.kind == "not_started") and not one.consequence:
-            if one.rank is not None or event.local_rank is not None:
-                marked.add(event.source)
-            else:
-                nobodys.setdefault(event.source, []).append(one)
-    owners: dict[int, int] = {}
-    for source, ones in nobodys.items():
-        alike = {(one.kind, one.event.exception, one.event.message, one.event.frame) for one in ones}
-        if source not in marked and len(alike) == 1 and len(ones) == len(left.get(source, ())):
-            owners |= {id(one): rank for one, rank in zip(ones, sorted(left[source]), strict=True)}
-    for source, ones in crashes.items():
-        ranks = sorted(crashed.get(source, ()))
-        if len(ranks) in (1, len(ones)):
-            owners |= {id(one): rank for one, rank in zip(ones, ranks * (len(ones) // len(ranks)), strict=True)}
-    return [one._replace(rank=owners[id(one)]) if id(one) in owners else one for one in told]
-
-
 def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """A rank that its own watchdog aborted is the first that a launcher sees to end, and only a waiting one; ranks that
     ended after it by themselves are no cause either."""
     aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
     raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
-    waited = [one for one in told if one.kind in _TIMEOUTS]
+    waited = [one for one in told if one.kind in (*_TIMEOUTS, "init_timeout")]
     ends = [one for one in told if one.kind in (*_ENDS, "actor_died")]
 
     def is_of(other: LoggedFailure, end: LoggedFailure) -> bool:

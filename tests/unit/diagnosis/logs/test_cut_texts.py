@@ -1,0 +1,53 @@
+"""Texts that lost a part, as people paste them and as a full disk leaves them: what is lost accuses nobody."""
+
+import pytest
+
+from tests.builders.texts import ABORTED, AGENT, PEER_LOST, RAISED, header, ranked, timed_out, told, verdict
+
+LOST = PEER_LOST.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kept", [1, 8, 14, 30, 60, 90])
+def test_an_exception_of_which_the_rest_is_lost_may_tell_of_another(kept: int) -> None:
+    log = ranked(RAISED, 2) + ranked(PEER_LOST, 0) + ranked(PEER_LOST, 1)
+    log = log[: log.rindex(LOST) + kept]
+    assert told(log) == ("rank_raised", (2,))
+    assert told(log.replace(ranked(RAISED, 2), ""))[1] == ()
+
+
+def test_a_whole_exception_at_an_end_without_a_newline_is_its_ranks_own() -> None:
+    for text in (
+        "ValueError: shard 17 is empty",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+        "KeyError",
+    ):
+        log = ranked(RAISED.replace("ValueError: shard 17 is empty", text), 2).rstrip("\n")
+        assert told(log) == ("rank_raised", (2,)), text
+
+
+def test_a_rank_whose_first_words_are_lost_is_not_silent() -> None:
+    waits = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
+    end = AGENT["2.4"].format(code=-6, rank=1, pid=5001)
+    assert told(waits + end) == ("not_entered", (2,))
+    its_end = header("2.8", 2) + ABORTED.splitlines()[0].partition("] ")[2] + "\n"
+    assert told(waits + its_end + end)[1] == ()
+    statuses = "".join(line + "\n" for line in waits.splitlines() if "Watchdog caught" not in line)
+    assert told(statuses + end)[1] == ()
+
+
+def test_who_left_after_others_had_asked_the_store_in_vain_waited_too() -> None:
+    asked = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined."
+    log = ranked(RAISED.replace("ValueError: shard 17 is empty", asked), 1)
+    assert verdict(log + AGENT["2.4"].format(code=1, rank=0, pid=5000)).culprits == ()
+
+
+def test_the_kernel_killed_the_one_that_its_launcher_saw_killed() -> None:
+    kernel = "[99211.1] Memory cgroup out of memory: Killed process 7001 (python) total-vm:9kB, anon-rss:8kB, UID:0\n"
+    assert told(kernel + "srun: error: n0: task 3: Killed\n") == ("rank_exited", (3,))
+    assert told(kernel + "srun: error: n0: tasks 2-3: Killed\n")[1] in ((), (2, 3))
+
+
+@pytest.mark.parametrize("mark", ["ops-0  | ", "2026-11-20T08:15:31.123456789Z stderr F ", "[pod/dmesg-x/main] "])
+def test_the_kernels_own_stamp_tells_its_line_whoever_passes_it_on(mark: str) -> None:
+    line = "[99211.1] NVRM: Xid (PCI:0000:9d:00): 79, pid=55012, name=python3, GPU has fallen off the bus.\n"
+    assert told("step 7 | loss 2.1\n" + mark + line)[0] == "gpu_fault"
