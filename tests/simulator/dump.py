@@ -164,10 +164,12 @@ def _members(issued: Issued, base: dict[str, Any], rank: int) -> list[dict[str, 
     """P2P entries: a single one completes; members of a batch never do, the closing `coalesced` entry does."""
     batched = issued.call.batched
     members = []
-    for direction, peer, _ in issued.pairs:
+    for direction, peer, k in issued.pairs:
         arrow = f"send {rank}->{peer}" if direction == "send" else f"recv {rank}<-{peer}"
         member = {**base, "profiling_name": f"nccl:{arrow}", "is_p2p": True}
         member["frames"] = _frames(issued.call.site, f"i{direction}")
+        if issued.call.sizes:
+            member["input_sizes"] = member["output_sizes"] = [[issued.size_of(direction, peer, k)]]
         if batched:
             member |= {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
         members.append(member)

@@ -24,6 +24,10 @@ class Issued:
     completed: bool = False
     pairs: tuple[tuple[str, int, int], ...] = ()  # (direction, peer, k-th of that pair)
 
+    def size_of(self, direction: str, peer: int, k: int) -> int:
+        """Elements of that message of a batch."""
+        return self.call.sizes[self.pairs.index((direction, peer, k))] if self.call.sizes else self.call.numel
+
 
 @dataclass
 class Rank:
@@ -187,7 +191,8 @@ class Engine:
         other = self.pairs[name, source, target, k].get("recv" if direction == "send" else "send")
         own = self.pairs[name, source, target, k][direction]
         # Of a message of another size no end comes.
-        return other is not None and other.started and other.call.numel == own.call.numel
+        way = "recv" if direction == "send" else "send"
+        return other is not None and other.started and other.size_of(way, rank, k) == own.size_of(direction, peer, k)
 
     def hung(self) -> bool:
         return any(rank.ended != "finished" for rank in self.ranks.values())

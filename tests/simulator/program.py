@@ -35,6 +35,7 @@ class Call:
     coalesced: bool = False  # several calls that are launched and end as one
     members: str = ""  # of a coalesced one, other than usual: "swapped", or "odd" of another size
     peers: tuple[tuple[str, int], ...] = ()  # p2p: ("send" | "recv", peer's global rank)
+    sizes: tuple[int, ...] = ()  # of a batch whose messages are of several sizes: by place in `peers`
     where: str = ""  # fault: what the host does instead
     tags: frozenset[str] = field(default_factory=frozenset)
 

@@ -65,11 +65,19 @@ def _hops(mesh: Mesh, rank: int) -> list[Call]:
     return [_batch(mesh, "ring_exchange", 70, *ends)] * (size - 1)
 
 
+def _pairs(mesh: Mesh, rank: int) -> list[Call]:
+    """As `_hops`, of two tensors of different sizes."""
+    size = mesh.world
+    ends = ("send", (rank + 1) % size), ("send", (rank + 1) % size), ("recv", rank - 1), ("recv", rank - 1)
+    peers = tuple((way, peer % size) for way, peer in ends)
+    return [replace(_batch(mesh, "ring_exchange", 70, *peers), sizes=(2048, 512, 2048, 512))] * (size - 1)
+
+
 def _program(shape: str, size: int, backend: str = "nccl") -> Program:
     mesh = _mesh(size)
     calls = {}
     for rank in range(size):
-        step = _stage(mesh, rank) if shape == "pipeline" else _hops(mesh, rank)
+        step = {"pipeline": _stage, "ring": _hops, "ring of pairs": _pairs}[shape](mesh, rank)
         step.append(Call("collective", Site("reduce_gradients", 90), mesh.groups[0], "all_reduce", 4096))
         step += [Call("sync", Site("train_step", 130)), Call("step", Site("train_step", 131))]
         calls[rank] = tuple(step * _STEPS)
@@ -85,6 +93,11 @@ def _deviates(call: Call, how: str, rank: int, size: int) -> Sequence[Call]:
         return []
     if how == "does it twice":
         return [call, call]
+    if how.startswith("another order"):
+        sizes = {"send": (512, 2048, 2048, 512), "recv": (2048, 512, 512, 2048)}.get(way)
+        if sizes:
+            return [replace(call, sizes=sizes)]
+        return [replace(call, peers=call.peers[::-1], sizes=(2048, 512, 2048, 512))]  # receives first: as good
     if how == "brings another size":
         return [replace(call, numel=2 * call.numel)]
     if not mine:
@@ -150,8 +163,22 @@ def test_where_gloo_records_no_transfers_the_one_that_waits_is_not_named(shape: 
         assert verdict.confidence == "possible"
 
 
+@pytest.mark.parametrize("how", ["another order of send", "another order of recv"])
+@pytest.mark.parametrize("size", [3, 4, 8])
+@pytest.mark.parametrize("step", [0, 2])
+def test_the_member_whose_batch_has_another_order_is_named(size: int, how: str, step: int) -> None:
+    for rank in sorted({0, size // 2}):
+        verdict = _told("ring of pairs", size, how, rank, step)
+        assert verdict is not None
+        assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (rank,)), f"rank {rank}: {verdict.summary}"
+
+
+def test_whether_a_batch_sends_or_receives_first_is_no_matter() -> None:
+    assert _told("ring of pairs", 4, "another order of both", 1, step=2) is None
+
+
 def test_the_schedules_themselves_end() -> None:
-    for shape, size in (("pipeline", 4), ("ring", 4)):
+    for shape, size in (("pipeline", 4), ("ring", 4), ("ring of pairs", 4)):
         engine = Engine(_program(shape, size))
         engine.run()
         assert not engine.hung()
