@@ -32,6 +32,7 @@ NEEDLES: Final = tuple(
     )
 )
 _WITHOUT_DIGITS: Final = tuple((needle, needle.translate(None, _DIGITS)) for needle in NEEDLES)
+_LETTERS: Final = 5  # of a word that tell whether it may be one that is looked for
 _MOST_WORDS_BYTES: Final = 4 << 20  # of words that are remembered
 
 
@@ -143,9 +144,26 @@ class _Words:
             self._take(new)
         return self._live
 
+    def _candidates(self, new: set[bytes]) -> Iterator[bytes]:
+        """The wanted words that may be among new ones, by their first and last letters: most are not."""
+        heads, tails = set(new), set(new)
+        for letters in range(1, _LETTERS + 1):
+            heads.update([word[:letters] for word in new])
+            tails.update([word[-letters:] for word in new])
+        for word in set().union(*self._wanted.values()) if self._wanted else ():
+            alone = word.strip(b"\n")
+            if word[:1] == b"\n" == word[-1:]:
+                possible = alone in new
+            elif word[:1] == b"\n":
+                possible = alone[:_LETTERS] in heads
+            else:
+                possible = word[-1:] != b"\n" or alone[-_LETTERS:] in tails
+            if possible:
+                yield word
+
     def _take(self, new: set[bytes]) -> None:
         words = b"\n" + b"\n".join(new) + b"\n"
-        found = {word for word in set().union(*self._wanted.values()) if word in words} if self._wanted else set()
+        found = {word for word in self._candidates(new) if word in words}
         for both in list(self._wanted) if found else ():
             self._wanted[both] -= found
             if not self._wanted[both]:
@@ -174,10 +192,10 @@ class Shapes:
         text = b"\n".join(new)
         repeats = 2 * len(text) < len(lines)
         hits = [(needle, shape) for needle, shape in self._words.possible(text) if shape in text]
-        if hits:  # what has one must be found again in the next block
-            new = {line for line in new if not any(shape in line for _, shape in hits)}
         if not repeats and self._known:
             return [needle for needle, _ in hits]  # text of its own: the next block will hold other lines
+        if hits:  # what has one must be found again in the next block
+            new = {line for line in new if not any(shape in line for _, shape in hits)}
         if self._bytes + len(text) > _MOST_SHAPES_BYTES:
             self._known, self._bytes = set(), 0
         self._known |= new
