@@ -5,6 +5,7 @@ and in each rank at its own time; and where nothing makes the host wait it runs 
 """
 
 import functools
+import itertools
 import math
 import random
 from bisect import bisect_right
@@ -34,8 +35,10 @@ COLLECTIVE_SECONDS = 0.03
 JITTER = 0.04
 WATCHDOG_SECONDS = 0.1  # ProcessGroupNCCL: how often each rank's watchdog looks for completed work
 STEPS_AHEAD = 3
-LOGGING_SECONDS = 0.02  # what rank 0 does for each step while its device has enough to do
-_KEPT_STEPS = 64
+LOGGING_SECONDS = 0.02  # what rank 0 does for each step, of the usual length, while its device has enough to do
+SLOW_SECONDS = 20.0  # a rank that needs 30 % more is to be told in that time: what lasts as long is a slow rank
+_SLOW_BY = 0.1  # slow.cost_share
+_KEPT_STEPS = 63  # as the hook's ring has it
 
 
 class Job(NamedTuple):
@@ -68,7 +71,7 @@ class _Rank:
         self.instant_ns = next_instant(int(rng.uniform(0, 1) * SECOND_NS))
         self.look_at = self.instant_ns / SECOND_NS
         self.watchdog_phase = rng.uniform(0, WATCHDOG_SECONDS)
-        self.pulses = self.ran_ticks = self.step = self.pulse_ns = 0
+        self.pulses = self.ran_ticks = self.pulse_ns = 0
         self.groups: tuple[GroupCounter, ...] = ()
         self.looks: tuple[CounterLook, ...] = ()
 
@@ -99,12 +102,16 @@ class _Course:
     def forget(self) -> None:
         """What is long past: only counts matter of it."""
         if len(self.done) > 4 * _KEPT_STEPS:
-            self.forgotten += len(self.done) - _KEPT_STEPS
+            self.forgotten += len(self.done) - 2 * _KEPT_STEPS
             for times in (self.done, *(rank.enqueued for rank in self.ranks)):
-                del times[:-_KEPT_STEPS]
+                del times[: -2 * _KEPT_STEPS]
 
     def completed(self, at: float) -> int:
         return self.forgotten + bisect_right(self.done, at)
+
+    def counted(self, rank: _Rank) -> list[float]:
+        """When a rank counted its steps: a host that runs ahead of its device does not wait for it."""
+        return rank.enqueued if self.job.backend == "nccl ahead" else self.done
 
 
 def play(job: Job, seconds: float, seed: int) -> Iterator[NodeSnapshot]:
@@ -130,7 +137,7 @@ def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
     if job.by == "pipeline":
         return seconds * (0.5 if rank in (0, job.ranks - 1) else 1.0)
     if job.by == "logging":
-        return seconds + (LOGGING_SECONDS if rank == 0 else 0.0)
+        return seconds + (LOGGING_SECONDS * job.step_scale if rank == 0 else 0.0)
     if job.by != "nothing" and job.is_slow(rank, now):
         slower = job.slowdown
         if job.by == "data loader":
@@ -158,16 +165,39 @@ def _by_design(job: Job, rank: int, now: float, rng: random.Random) -> float:
     if job.design in _SELDOM:
         often, long = _SELDOM[job.design]
         return long if rank == 0 and rng.random() < often else 0.0
+    if job.design in ("experts", "routed", "wanders"):
+        return _drawn(job, rank, now)
+    if job.design == "surge" and 0 <= now - job.onset_seconds < job.rhythm_seconds:
+        return job.spread if rank == job.slow_rank else -job.spread / (job.ranks - 1)
+    return 0.0
+
+
+def slow_whiles(job: Job, seconds: float) -> list[tuple[int, float, float]]:
+    """(rank, from, to) of the whiles in which a design that is drawn gives one rank more than all others for so long
+    that it is a slow rank by any measure: nobody can know at their end that another's turn comes."""
+    whiles: list[tuple[int, float, float]] = []
+    if job.design not in ("experts", "routed", "wanders"):
+        return whiles
+    for now in (place * job.rhythm_seconds for place in range(int(seconds / job.rhythm_seconds) + 1)):
+        mine = sorted((_drawn(job, rank, now), rank) for rank in range(job.ranks))
+        (least, _), (most, rank) = mine[-2], mine[-1]
+        if most - least < _SLOW_BY * (1 + least):
+            continue
+        if whiles and whiles[-1][0] == rank and whiles[-1][2] == now:
+            whiles[-1] = (rank, whiles[-1][1], now + job.rhythm_seconds)
+        else:
+            whiles.append((rank, now, now + job.rhythm_seconds))
+    return [one for one in whiles if one[2] - one[1] >= SLOW_SECONDS]
+
+
+def _drawn(job: Job, rank: int, now: float) -> float:
+    """What a design that is drawn gives this rank beside its usual work, as a part of it."""
     loads = _loads(job.ranks, job.design_seed, int(now / job.rhythm_seconds))
     if job.design == "experts":
         return job.spread * loads[rank]
     if job.design == "routed":
         return job.spread * (loads[rank] - sum(loads) / job.ranks)
-    if job.design == "wanders":
-        return job.spread if rank == int(loads[0] * job.ranks) else 0.0
-    if job.design == "surge" and 0 <= now - job.onset_seconds < job.rhythm_seconds:
-        return job.spread if rank == job.slow_rank else -job.spread / (job.ranks - 1)
-    return 0.0
+    return job.spread if rank == int(loads[0] * job.ranks) else 0.0
 
 
 @functools.lru_cache(maxsize=64)
@@ -195,7 +225,7 @@ def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random
     both = (0, 0, *counts) if recorder == "gloo" else (*counts, 0, 0)
     rank.looks = (*rank.looks, CounterLook(number, at_ns, step, *both))[-LOOK_SLOTS:]
     if number % LOOKS_PER_PULSE == 0:
-        rank.groups, rank.step, rank.pulse_ns = tuple(groups), step, at_ns
+        rank.groups, rank.pulse_ns = tuple(groups), at_ns
         rank.pulses += 1
     # At the moment that all ranks have in common, later by what the machine and the GIL take.
     late = rng.expovariate(1 / 0.02) if rng.random() < 0.03 else rng.expovariate(1 / 0.001)
@@ -204,15 +234,16 @@ def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random
 
 
 def _look(job: Job, course: _Course, second: int, rng: random.Random) -> NodeSnapshot:
-    begun = course.completed(second)
-    done = course.done[: begun - course.forgotten]
-    durations = tuple(int((b - a) * SECOND_NS) for a, b in zip(done[-17:], done[-16:], strict=False))
     samples = []
     for rank in course.ranks:
+        counted = course.counted(rank)
+        steps = bisect_right(counted, second)
+        done = counted[max(0, steps - _KEPT_STEPS) : steps]
+        durations = tuple(int((after - before) * SECOND_NS) for before, after in itertools.pairwise(done))
         slow = job.is_slow(rank.rank, second)
         beat = heartbeat(
             rank.rank,
-            step=rank.step,
+            step=course.forgotten + steps,
             last_step_ns=START_NS + int(done[-1] * SECOND_NS) if done else None,
             step_durations_ns=durations,
             pulse_count=rank.pulses,

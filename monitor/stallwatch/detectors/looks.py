@@ -7,15 +7,17 @@ the hooks' looks fell into it. Where nobody counts steps it is one completed col
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import sqrt
 from statistics import median_low, stdev
 
 import msgspec
 
 from stallwatch.detectors.history import RankHistory
-from stallwatch.model.snapshot import CounterLook
+from stallwatch.model.snapshot import CounterLook, Heartbeat
 
 KEPT_LOOKS = 768
+LOOK_NS = 250_000_000  # between two of a node's moments: hook/pulse.py, LOOKS_PER_PULSE
 _KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
 _TOGETHER_NS = 150_000_000  # looks further apart are of different moments, and their counts cannot be compared
 _ABOUT_TOGETHER_NS = 600_000_000  # where each rank's own words say that it waits: on a busy machine hooks come late
@@ -23,6 +25,9 @@ _KEPT_OFFSETS = 64
 _STEPS_LATELY = 2  # of another rank in the samples that are kept: who has counted none does not step
 _ENOUGH_OFFSETS = 4
 _ERRORS = 4  # standard errors of two counts' distance that are surely more than none
+_MISSED_LOOKS = 4  # a busy machine's hooks come late now and then
+_UNTIMED_LOOKS = 8  # newest; of two ticks, as a hook makes four looks a second
+_STEPS_AHEAD = 2  # of its device, or more: a host that was late for one step is so until it has caught up
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 # torch's watchdog notes what NCCL has completed every 0.1 s (ProcessGroupNCCL.hpp, kWatchdogThreadSleepMillis), each
 # rank's at its own time, so the latest of several is about half of that old.
@@ -62,8 +67,14 @@ class StepLook(msgspec.Struct, frozen=True):
     waited: tuple[int, ...]
     surely: tuple[int, ...]  # whatever the constant distance of the ranks' counts is
     pending: tuple[int, ...] = ()  # in how many each had something pending, which says it to other nodes' ranks too
-    step: int = -1  # that it is; -1: nobody counts steps
+    steps: tuple[int, ...] = ()  # in which each was
+    lasted_ns: tuple[int, ...] = ()  # the longest of these and the few before, by each one's record; 0: not known
     apart_ns: int = 0  # the most that lay between two ranks' samples of one moment
+
+    @property
+    def step(self) -> int:
+        """The step that it is; -1: nobody counts steps."""
+        return max(self.steps) if min(self.steps, default=-1) >= 0 else -1
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -93,6 +104,30 @@ class Looks(msgspec.Struct, frozen=True):
         """The same of the looks before the last `window`, as far as they are kept."""
         place = self.members.index(member)
         return tuple((look.ticks, look.waited[place]) for look in self.looks[-2 * window : -window])
+
+    def steps_seen(self, member: Member, window: int) -> tuple[float, ...]:
+        """For how many of one member's own steps each of the last looks stands: for a part of one that lasted long, for
+        several where they are shorter than the distance of looks. 0.0 where no record says how long they took."""
+        place = self.members.index(member)
+        return tuple(
+            look.ticks * LOOK_NS / lasted if look.lasted_ns and (lasted := look.lasted_ns[place]) else 0.0
+            for look in self.looks[-window:]
+        )
+
+    def step_ns(self, window: int) -> float:
+        """The mean length of a step from the first to the newest of the last looks, without the time in which nobody
+        looked (a phase is its own kind of time); 0.0 where it is not known."""
+        time_ns, steps = 0, 0
+        for look, after in pairwise(self.looks[-window:]):
+            if look.step >= 0 and after.at_ns - look.at_ns <= (look.ticks + _MISSED_LOOKS) * LOOK_NS:
+                time_ns += after.at_ns - look.at_ns
+                steps += after.step - look.step
+        return time_ns / steps if steps > 0 else 0.0
+
+    def steps_within(self, window: int) -> int:
+        """How many steps the last looks span; where nobody counts steps, how many they are."""
+        first, last = self.looks[-window].step, self.looks[-1].step
+        return last - first + 1 if first >= 0 else window
 
     def apart_ns(self, window: int) -> tuple[int, ...]:
         """How far the samples of each of the last looks lie apart."""
@@ -163,6 +198,7 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     if all(_takes_part(rank) for rank in alive):
         for number in due:
             looks = _with(looks, number)
+        looks = _timed(looks, alive)
     return msgspec.structs.replace(looks, taken=due[-1])
 
 
@@ -186,12 +222,12 @@ def _with(looks: Looks, number: int) -> Looks:
         if seen is None:
             return looks
         waits, surely = seen
-    steps = [sample.step for sample in together]
-    step = max(steps) if min(steps) >= 0 else -1
-    mark = step if step >= 0 else max(sample.completed for sample in together)
+    steps = tuple(sample.step for sample in together)
+    mark = max(steps) if min(steps) >= 0 else max(sample.completed for sample in together)
     # Who does not step is nobody's peer, and said to wait for nobody.
     waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
-    look = StepLook(at_ns, 1, waited, certainly, tuple(int(sample.pending) for sample in together), step, apart_ns)
+    pending = tuple(int(sample.pending) for sample in together)
+    look = StepLook(at_ns, 1, waited, certainly, pending, steps, (0,) * len(steps), apart_ns)
     if looks.looks and mark == looks.mark:
         return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
     kept = (*looks.looks, look)[-KEPT_LOOKS:]
@@ -205,9 +241,29 @@ def _both(one: StepLook, other: StepLook) -> StepLook:
         tuple(a + b for a, b in zip(one.waited, other.waited, strict=True)),
         tuple(a + b for a, b in zip(one.surely, other.surely, strict=True)),
         tuple(a + b for a, b in zip(one.pending, other.pending, strict=True)),
-        one.step,
+        other.steps,
+        tuple(map(max, one.lasted_ns, other.lasted_ns)),
         max(one.apart_ns, other.apart_ns),
     )
+
+
+def _timed(looks: Looks, alive: Sequence[RankHistory]) -> Looks:
+    """With how long the steps of the newest looks took: a record has the last steps, and what it is at is not over."""
+    beats = [rank.heartbeat for rank in alive]
+    newest = looks.looks[-_UNTIMED_LOOKS:]
+    timed = tuple(
+        msgspec.structs.replace(look, lasted_ns=tuple(map(_lasted_ns, beats, look.steps, look.lasted_ns)))
+        for look in newest
+    )
+    return looks if timed == newest else msgspec.structs.replace(looks, looks=(*looks.looks[: -len(timed)], *timed))
+
+
+def _lasted_ns(beat: Heartbeat | None, step: int, known_ns: int) -> int:
+    """How long the step took that was begun when so many had been counted, or one of those just before."""
+    if beat is None or beat.step is None or not 0 < beat.step - step <= len(beat.step_durations_ns):
+        return known_ns
+    place = len(beat.step_durations_ns) + step - beat.step
+    return max(known_ns, *beat.step_durations_ns[max(0, place - _STEPS_AHEAD) : place + 1])
 
 
 def _takes_part(rank: RankHistory) -> bool:

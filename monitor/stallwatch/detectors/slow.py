@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from statistics import median
 
 import msgspec
 
@@ -11,7 +10,9 @@ from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
+from stallwatch.detectors.seldom import is_seldom
 from stallwatch.detectors.shares import Shares, shares_of
+from stallwatch.detectors.slow_cost import slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -21,10 +22,9 @@ from stallwatch.detectors.waiting import (
     Least,
     Peers,
     becomes_more,
-    cost,
     difference,
+    differences,
     is_due,
-    lost,
     was_so,
     who_waits_least,
 )
@@ -37,15 +37,17 @@ from stallwatch.model.verdict import Slowness, cost_of
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
 _SEARCHED = 0.65
-# It is over when what is left is less than this part of what was found, for as long as it took to find, and at least
-# for so long: a large difference is found in seconds, and gaps of seconds come by chance.
+# It is over when what is left is surely less than this part of what was found, for as long as it took to be sure of it.
+# That it lasts and that it is over takes so long at least: a large difference is seen in seconds, by chance too, and a
+# neighbour's burst or an expert's turn passes.
 _LEFT = 0.34
-_OVER_NS = 15 * SECOND_NS
+_SURELY = 2.0  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
+_LASTS_NS = 20 * SECOND_NS
+_GOES_ON = 0.5  # of the difference, in the last seconds
 _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
 _MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
-_AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
 
 
 class _Watched(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class _Slow(msgspec.Struct, frozen=True):
     reason: str
     slowness: Slowness | None = None
     share: float = 0.0  # of the time that the others waited for it more than it did, when it was found; 0: by its steps
-    took_ns: int = 0  # from its beginning until it was found
+    took_ns: int = 0  # from its beginning until it was sure
     from_start: bool = False
     first_share: float = 0.0  # the share as it was first found
     found_looks: int = 0  # of the job, when it was
@@ -198,10 +200,13 @@ class SlowDetector:
         if least is None:
             return _by_steps(watched, alive, before, seen)
         same = before is not None and before.ranks == least.ranks
-        if not same and _is_usual(watched.looks, least):
+        told = same and before is not None and before.confirmed
+        if not told and _is_usual(watched.looks, least):
             return None
-        confirmed = same and ((least.sure and least.nats >= CONFIRM_NATS) or bool(before and before.confirmed))
-        slowness = _measured(watched.looks, least.ranks, least.looks, alive)
+        since_ns = before.since_ns if before and same else least.since_ns
+        lasts = same and seen.at_ns - since_ns >= _LASTS_NS and _goes_on(watched.looks, least)
+        confirmed = told or (lasts and least.sure and least.nats >= CONFIRM_NATS)
+        slowness = slow_cost(watched.looks, _columns(watched.looks, least.ranks, least.looks), least.ranks, alive)
         share = least.peers_share - least.share
         first_share = before.first_share if before and same else share
         from_start = before.from_start if before and same else _is_from_start(watched, least)
@@ -212,8 +217,7 @@ class SlowDetector:
         since = " since the first steps" if from_start else " more and more" if grows else ""
         price = price_of(slowness, at_most=watched.looks.nccl)
         reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
-        since_ns = before.since_ns if before and same else least.since_ns
-        took_ns = before.took_ns if before and same else seen.at_ns - least.since_ns
+        took_ns = before.took_ns if before and told else max(seen.at_ns - since_ns, _LASTS_NS)
         return _Slow(
             job,
             least.ranks,
@@ -222,7 +226,7 @@ class SlowDetector:
             reason,
             slowness,
             share,
-            max(took_ns, _OVER_NS),
+            took_ns,
             from_start,
             first_share,
             found_looks,
@@ -240,9 +244,9 @@ class SlowDetector:
         window = max(LEAST_LOOKS, watched.looks.within(before.took_ns))
         if len(watched.looks.looks) < window:
             return before  # it stands still, evaluates, or its record is new: nothing is known otherwise
-        slowness = _measured(watched.looks, before.ranks, window, alive)
+        slowness = slow_cost(watched.looks, _columns(watched.looks, before.ranks, window), before.ranks, alive)
         left, error = _difference(watched.looks, before.ranks, window)
-        if left + error < max(_LEFT * before.share, self._searched_share / 2):
+        if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):
             return None
         return msgspec.structs.replace(before, slowness=slowness or before.slowness)
 
@@ -320,33 +324,24 @@ def _is_from_start(watched: _Watched, least: Least) -> bool:
     return looks.count - least.looks < _EARLIER_LOOKS if so is None else so
 
 
+def _goes_on(looks: Looks, least: Least) -> bool:
+    """Whether the last seconds show it too: a long window says what it said until a part of it is new."""
+    left, _ = _difference(looks, least.ranks, max(LEAST_LOOKS, looks.within(SPAN_NS)))
+    return left >= _GOES_ON * (least.peers_share - least.share)
+
+
 def _is_usual(looks: Looks, least: Least) -> bool:
-    """Whether such differences come and go in this job."""
-    peers = _peers(looks, least.ranks)
+    """Whether such differences come and go in this job, or a few long steps make this one."""
     # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
-    columns = [(peer.rank, looks.column(peer, len(looks.looks), surely=looks.nccl)) for peer in peers]
-    return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share)
-
-
-def _measured(looks: Looks, ranks: Sequence[int], window: int, alive: Sequence[RankHistory]) -> Slowness | None:
-    span_ns = looks.looks[-1].at_ns - looks.since_ns(window)
-    durations = [d for rank in alive if rank.heartbeat for d in _within(rank.heartbeat.step_durations_ns, span_ns)]
-    step_seconds = median(durations) / SECOND_NS if durations else 0.0
-    at_once = [apart_ns <= _AT_ONCE * step_seconds * SECOND_NS for apart_ns in looks.apart_ns(window)]
-    columns = _columns(looks, ranks, window)
-    share, error = lost(columns, ranks, at_once) or difference(columns, ranks)
-    return cost(share, error, step_seconds, window, span_ns / SECOND_NS)
-
-
-def _within(durations_ns: Sequence[int], span_ns: int) -> Sequence[int]:
-    """The newest steps that fit into a span, one at least."""
-    left, count = span_ns, 0
-    for duration in reversed(durations_ns):
-        left -= duration
-        if count and left < 0:
-            break
-        count += 1
-    return durations_ns[len(durations_ns) - count :]
+    columns = [
+        (peer.rank, looks.column(peer, len(looks.looks), surely=looks.nccl)) for peer in _peers(looks, least.ranks)
+    ]
+    lately = [(rank, column[-least.looks :]) for rank, column in columns]
+    mine = [member for member in looks.members if member.rank in least.ranks]
+    steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
+    return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share) or is_seldom(
+        differences(lately, least.ranks), [min(each) for each in steps]
+    )
 
 
 def price_of(slowness: Slowness | None, *, at_most: bool) -> str:

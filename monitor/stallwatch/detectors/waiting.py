@@ -106,7 +106,7 @@ def who_waits_least(
 def _began(before: Sequence[tuple[int, Column]], slow: Sequence[int], less: float) -> bool:
     """Whether these ranks were seen not to wait less than the others by so much, earlier."""
     enough = all(len(column) >= _EARLIER_LOOKS for _, column in before) and bool(before)
-    return enough and _mean(_differences(before, slow)) < _OF_WHOLE * less
+    return enough and _mean(differences(before, slow)) < _OF_WHOLE * less
 
 
 def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
@@ -149,7 +149,7 @@ def waited_share(column: Column) -> float:
 def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[float, float]:
     """Given (rank, column) of peers and those among them that are slow, return by which share of the time these wait
     less than the others, and its standard error over the looks."""
-    each = _differences(columns, ranks)
+    each = differences(columns, ranks)
     middle = _mean(each)
     return middle, stdev(each) / math.sqrt(len(each)) if len(each) > 1 else abs(middle)
 
@@ -157,7 +157,7 @@ def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> t
 def becomes_more(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> bool:
     """Given (rank, column) of peers and those among them that are slow, return whether these wait less than the others
     by surely more in the later half of the looks than in the earlier."""
-    each = _differences(columns, ranks)
+    each = differences(columns, ranks)
     half = len(each) // 2
     if half < _EARLIER_LOOKS:
         return False
@@ -180,16 +180,21 @@ def lost(
     rest = [column for rank, column in columns if rank not in ranks]
     if not slow or not rest or sum(at_once) < _MOST_AT_ONCE * len(at_once):
         return None
-    each = [
-        max(0, min(waited for _, waited in others) - min(waited for _, waited in own)) / own[0][0]
+    moments = [
+        (max(0, min(waited for _, waited in others) - min(waited for _, waited in own)), own[0][0])
         for own, others, seen in zip(zip(*slow, strict=True), zip(*rest, strict=True), at_once, strict=True)
         if seen
     ]
-    return _mean(each), stdev(each) / math.sqrt(len(each)) if len(each) > 1 else _mean(each)
+    # Of all moments, not of all looks: a long step is one look and costs as long as it lasts.
+    all_ticks = sum(ticks for _, ticks in moments)
+    share = sum(waited for waited, _ in moments) / all_ticks
+    error = math.sqrt(sum((waited - share * ticks) ** 2 for waited, ticks in moments)) / all_ticks
+    return share, error if len(moments) > 1 else share
 
 
-def _differences(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:
-    """Look by look, by which share of the time these ranks wait less than the median of the others."""
+def differences(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:
+    """Given (rank, column) of peers and those among them that are slow, return look by look by which share of the time
+    these wait less than the median of the others."""
     slow = [column for rank, column in columns if rank in ranks]
     rest = [column for rank, column in columns if rank not in ranks]
     if not slow or not rest:
@@ -207,7 +212,7 @@ def _mean(values: Sequence[float]) -> float:
 def was_so(earlier: Sequence[tuple[int, Column]], least: Least) -> bool | None:
     """Given (rank, column) of the looks before those of `least`, return whether its ranks waited less then too; None
     where the looks are too few to say: some are enough where they surely show that it was not so."""
-    each = _differences(earlier, least.ranks)
+    each = differences(earlier, least.ranks)
     part = _ALWAYS * (least.peers_share - least.share)
     if len(each) >= _EARLIER_LOOKS:
         return _mean(each) >= part

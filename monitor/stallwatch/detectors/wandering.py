@@ -7,7 +7,7 @@ again, its own past says nothing else.)
 """
 
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, log, sqrt
 
 from stallwatch.detectors.waiting import Column, leads_of_looks
 
@@ -16,6 +16,10 @@ from stallwatch.detectors.waiting import Column, leads_of_looks
 _ERRORS = 5.0
 _BLOCKS = (4, 8, 16, 32, 64, 128)  # looks; the longest of which there are enough show how long a while may be
 _LEAST_BLOCKS = 3  # of a rank
+# Whiles are drawn: where others had such differences, as large as half of it, in a part of all blocks, a row of them is
+# one draw after another. Nats: five whiles of one of eight ranks, a state of which others had none is news at once.
+_NATS = 10.0
+_AS_LARGE = 0.5
 
 
 def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window: int, difference: float) -> bool:
@@ -25,14 +29,29 @@ def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window
     rest = [column for rank, column in columns if rank not in ranks]
     usual = leads_of_looks(rest if len(rest) > 1 else [column[:-window] for _, column in columns])
     variance = max(_variance_of_mean(usual, block, window) for block in _BLOCKS)
-    return difference < _ERRORS * sqrt(variance)
+    if difference < _ERRORS * sqrt(variance):
+        return True
+    return min(_nats(usual, block, window, _AS_LARGE * difference) for block in _BLOCKS) < _NATS
+
+
+def _nats(series: Sequence[Sequence[float]], block: int, window: int, least: float) -> float:
+    """How unlikely it is that every block of a window has so large a mean, by how many of the others' have it."""
+    means = [mean for leads in series for mean in _means(leads, block)]
+    if len(means) < _LEAST_BLOCKS * len(series):
+        return inf
+    as_large = sum(mean >= least for mean in means)
+    return window / block * log((len(means) + 1) / (as_large + 1)) if as_large else inf
+
+
+def _means(leads: Sequence[float], block: int) -> list[float]:
+    return [sum(leads[end - block : end]) / block for end in range(len(leads), block - 1, -block)]
 
 
 def _variance_of_mean(series: Sequence[Sequence[float]], block: int, window: int) -> float:
     """Of a mean over `window` looks, if blocks of so many are independent of each other; 0.0: too few to say."""
     squares, freedom = 0.0, 0
     for leads in series:
-        means = [sum(leads[end - block : end]) / block for end in range(len(leads), block - 1, -block)]
+        means = _means(leads, block)
         if len(means) >= _LEAST_BLOCKS:
             middle = sum(means) / len(means)
             squares += sum((mean - middle) ** 2 for mean in means)

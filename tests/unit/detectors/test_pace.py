@@ -17,7 +17,7 @@ MEMBERS = (Member(0, 1000, role=(200, 100)), Member(1, 1001, role=(100, 100)))
 
 def looks(steps: range, ticks: int = 1, pending: tuple[int, int] = (1, 0), *, nccl: bool = False) -> Looks:
     each = tuple(
-        StepLook(START_NS + step * SECOND_NS, ticks, waited=pending, surely=pending, pending=pending, step=step)
+        StepLook(START_NS + step * SECOND_NS, ticks, waited=pending, surely=pending, pending=pending, steps=(step,))
         for step in steps
     )
     return Looks(MEMBERS, looks=each, count=len(each), nccl=nccl)

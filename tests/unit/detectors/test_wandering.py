@@ -5,7 +5,7 @@ import pytest
 from stallwatch.config import Config
 from stallwatch.detectors.wandering import is_usual
 from stallwatch.replay.playing import detect
-from tests.replay.stragglers import Design, Job, play
+from tests.replay.stragglers import Design, Job, play, slow_whiles
 
 Columns = list[tuple[int, tuple[tuple[int, int], ...]]]
 _LOOKS = 120
@@ -35,6 +35,31 @@ def test_whose_load_is_drawn_anew_again_and_again_is_no_slow_rank(
     assert not confirmed(job, 150, seed)
 
 
+def test_one_ranks_turn_after_another_is_a_row_of_draws_however_large() -> None:
+    """Rank 2 of eight has two turns of five seconds together, half a minute after the job's begin."""
+    job = Job(
+        "nothing", 8, 0.0, 0, 0.0,
+        step_scale=0.25, design="wanders", spread=1.0, rhythm_seconds=5.0, design_seed=7089, jitter=0.1,
+    )  # fmt: skip
+    assert not confirmed(job, 120, 7089)
+
+
+def test_what_lasts_for_a_quarter_of_a_minute_is_no_slow_rank() -> None:
+    """One of two ranks gets more of the work than the other from second 15 to second 30."""
+    job = Job(
+        "nothing", 2, 0.0, 0, 0.0, design="routed", spread=1.0, rhythm_seconds=15.0, design_seed=200082, jitter=0.1
+    )
+    assert not confirmed(job, 70, 200082)
+
+
+def test_a_slow_rank_by_chance_is_told_apart_from_one_that_has_its_turn() -> None:
+    job = Job("nothing", 2, 0.0, 0, 0.0, design="wanders", spread=1.0, rhythm_seconds=15.0, design_seed=200006)
+    assert all(ends - begins >= 20.0 for _, begins, ends in slow_whiles(job, 180.0))
+    assert slow_whiles(job, 180.0)
+    assert not slow_whiles(job._replace(rhythm_seconds=2.0, ranks=8), 180.0)
+    assert not slow_whiles(job._replace(design="evaluates"), 180.0)
+
+
 def test_a_rank_that_becomes_slow_in_such_a_job_is_found() -> None:
     job = Job("sleep", 4, 0.6, 1, 60.0, design="experts", design_seed=1, spread=0.3, rhythm_seconds=5.0)
     assert confirmed(job, 110, 1) == {(1,)}
@@ -59,6 +84,14 @@ def test_a_lead_over_as_many_looks_as_a_load_stays_is_usual_and_one_over_many_ti
 def test_where_all_ranks_wait_alike_any_lead_is_news() -> None:
     calm: Columns = [(rank, tuple((1, look % 2) for look in range(_LOOKS))) for rank in range(4)]
     assert not is_usual(calm, (3,), window=32, difference=0.1)
+
+
+def test_a_while_that_another_rank_had_once_makes_a_few_of_them_no_news() -> None:
+    once: Columns = [
+        (rank, tuple((1, int(not (rank == 1 and 16 <= look < 32))) for look in range(_LOOKS))) for rank in range(4)
+    ]
+    assert is_usual(once, (3,), window=20, difference=1.0)
+    assert not is_usual(once, (3,), window=100, difference=1.0)
 
 
 def test_too_few_looks_say_nothing_of_what_is_usual() -> None:

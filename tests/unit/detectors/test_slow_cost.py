@@ -1,0 +1,52 @@
+"""What slow ranks cost their job, against the truth of a simulated one."""
+
+import pytest
+
+from stallwatch.config import Config
+from stallwatch.detectors.looks import LOOK_NS, Looks, Member, StepLook
+from stallwatch.detectors.slow_cost import since_when
+from stallwatch.replay.playing import detect
+from tests.builders.clock import SECOND_NS
+from tests.replay.stragglers import COMPUTE_SECONDS, By, Job, play
+
+ONSET_SECONDS = 20.0
+
+
+@pytest.mark.parametrize(
+    ("by", "slowdown", "near"), [("sleep", 0.3, 0.15), ("sleep", 1.0, 0.15), ("data loader", 1.0, 0.3)]
+)
+def test_a_cost_is_near_the_truth(by: By, slowdown: float, near: float) -> None:
+    """What was before the onset is none of it. That of a loader whose every tenth batch is late is in few steps, which
+    are drawn: there are 30 of them, or some more or less."""
+    job = Job(by, 4, slowdown, 1, ONSET_SECONDS, jitter=0.02)
+    costs = [
+        finding.slowness
+        for _, found in detect(Config(), play(job, 140, 3))
+        for finding in found.findings
+        if finding.stage == "confirmed" and finding.slowness
+    ]
+    true = COMPUTE_SECONDS * slowdown
+    assert costs[-1].cost_seconds == pytest.approx(true, rel=near)
+    assert costs[-1].step_seconds == pytest.approx(0.2 + true, rel=near)
+
+
+def test_it_is_so_since_the_looks_that_show_it() -> None:
+    assert since_when([0.0] * 20 + [0.3] * 30) == 30
+    assert since_when([0.3, 0.0] * 30) == 60, "all the time"
+    assert since_when([0.0] * 20 + [0.3] * 4) == 8, "of less nothing is said"
+    assert [since_when([0.3] * looks) for looks in (0, 1, 8)] == [0, 1, 8]
+
+
+def test_a_steps_mean_length_leaves_out_the_time_in_which_nobody_looked() -> None:
+    at = [0, 1, 2, 62, 63, 64]  # a phase of a minute
+    looks = tuple(
+        StepLook(second * SECOND_NS, 4, (0, 0), (0, 0), steps=(step, step)) for step, second in enumerate(at, start=5)
+    )
+    assert Looks((Member(0, 1), Member(1, 2)), looks=looks).step_ns(6) == SECOND_NS
+    assert Looks((Member(0, 1), Member(1, 2)), looks=looks).steps_within(6) == 6
+
+
+def test_of_uncounted_steps_no_length_is_known() -> None:
+    looks = tuple(StepLook(place * LOOK_NS, 1, (0, 0), (0, 0), steps=(-1, -1)) for place in range(5))
+    assert Looks(looks=looks).step_ns(5) == 0.0
+    assert Looks(looks=looks).steps_within(5) == 5
