@@ -11,7 +11,7 @@
 set -euo pipefail
 umask 022 # what is installed is for every user, whatever root is used to
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-opt=/opt units="stallwatch-privileged.socket stallwatch-privileged.service stallwatch.service"
+opt=/opt py_spy=/usr/local/bin/py-spy units="stallwatch-privileged.socket stallwatch-privileged.service stallwatch.service"
 
 say() { printf '· %s\n' "$*" >&2; }
 fail() { printf 'stallwatch: %s\n' "$*" >&2; exit 64; }
@@ -42,6 +42,8 @@ use() {
   for unit in $units; do install -m 0644 "$share/$unit" "/etc/systemd/system/$unit"; done
   ln -sfn "$1" "$opt/stallwatch.new" && mv -T "$opt/stallwatch.new" "$opt/stallwatch"
   ln -sfn /opt/stallwatch/bin/stallwatch "/usr/local/bin/stallwatch"
+  # Verdicts say what to run: `py-spy dump --pid …`. A py-spy that the node has stays the one that is run.
+  [ -e "$py_spy" ] || ln -sfn /opt/stallwatch/bin/py-spy "$py_spy"
 }
 
 start() {
@@ -123,6 +125,7 @@ uninstall() {
   for unit in $units; do rm -f "/etc/systemd/system/$unit"; done
   if runs; then systemctl daemon-reload; fi
   rm -f "/usr/lib/sysusers.d/stallwatch.conf" "/usr/lib/tmpfiles.d/stallwatch.conf" "/usr/local/bin/stallwatch"
+  [ "$(readlink "$py_spy")" != /opt/stallwatch/bin/py-spy ] || rm -f "$py_spy"
   rm -f "$opt/stallwatch" "$opt/stallwatch.before"
   rm -rf "$opt"/stallwatch-[0-9]*-[0-9]*/
   if [ "$1" = --purge ]; then

@@ -77,7 +77,12 @@ def test_what_the_daemon_tells_by_itself_alertmanager_does_not(labels: list[str]
 
 def test_what_a_job_is_called_calls_nobody_in_slack(tmp_path: Path) -> None:
     evil = "<!channel> & `code` <https://evil.example|click>"
-    annotations = {"summary": f"{evil}: not_entered", "description": f"Rank 2 is at {evil}.", "runbook": evil}
+    annotations = {
+        "summary": f"{evil}: not_entered",
+        "description": f"Rank 2 is at {evil}.",
+        "runbook": evil,
+        "acknowledged_by": "anna",
+    }
     alert = {"status": "firing", "labels": {}, "annotations": annotations, "generatorURL": "http://prometheus"}
     data = {"status": "firing", "commonLabels": {"severity": "critical"}, "alerts": [alert, alert]}
     (tmp_path / "data.json").write_text(json.dumps(data))
@@ -89,6 +94,7 @@ def test_what_a_job_is_called_calls_nobody_in_slack(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert "&lt;!channel&gt; &amp; 'code' &lt;https://evil.example|click&gt;" in done.stdout
         assert not set(done.stdout.replace("&lt;", "").replace("&gt;", "")) & set("<>"), done.stdout
+        assert ("👀 anna is on it" in done.stdout) == (text == "text")
         assert done.stdout.count("`") in (0, 8)  # the two runbooks' own, and code in the two descriptions
 
 
@@ -139,7 +145,7 @@ def test_what_the_daemon_posts_is_one_message_with_line_steps_and_deadline_and_o
                 "safe to kill; torch's own timeout ends the job at 00:10:00 UTC",
                 "```/home/anna/locks.py:41 in take_lock: with self._lock:```",
                 "1. Look at who holds the lock.",
-                "`stallwatch incidents llama-7b-1`",
+                "`stallwatch incidents llama-7b-1` on `gpu-node-17` · since 00:00 UTC",
             ):
                 assert part in text, text
             over_ns = SystemClock().wall_ns()

@@ -75,9 +75,11 @@ def test_installing_twice_loses_nothing(tmp_path: Path) -> None:
         bash /mnt/deploy/install.sh
         cat /etc/stallwatch/slack-url; grep -c slack-url /etc/stallwatch/config.toml; ls /var/lib/stallwatch/incidents
         stat -c '%n %a %G' /etc/stallwatch/* /run/stallwatch/ranks; stallwatch --version; readlink /opt/stallwatch
+        readlink /usr/local/bin/py-spy
         systemctl is-enabled stallwatch stallwatch-privileged.service stallwatch-privileged.socket
         """,
     )
+    assert "\n/opt/stallwatch/bin/py-spy\n" in said, "what a verdict's steps say must be there to be run"
     assert said.startswith("https://hooks.example/1\n1\none\n")
     assert "/etc/stallwatch/config.toml 640 stallwatch\n" in said
     assert "/run/stallwatch/ranks 1777 stallwatch\n" in said
@@ -122,10 +124,12 @@ def test_uninstalling_keeps_what_is_the_operators_and_purging_does_not(tmp_path:
         """
         bash /mnt/deploy/install.sh; mkdir -p /var/lib/stallwatch
         bash /mnt/deploy/install.sh --uninstall; ls -d /etc/stallwatch/config.toml /var/lib/stallwatch
-        ls -d /opt/stallwatch* /usr/local/bin/stallwatch 2>/dev/null || echo none
+        ls -d /opt/stallwatch* /usr/local/bin/{stallwatch,py-spy} 2>/dev/null || echo none
         ls -d /etc/systemd/system/stallwatch* /etc/systemd/system/*/stallwatch* 2>/dev/null || echo none
+        echo own > /usr/local/bin/py-spy
         bash /mnt/deploy/install.sh; bash /mnt/deploy/install.sh --purge
         ls -d /etc/stallwatch /var/lib/stallwatch 2>/dev/null || echo none
+        cat /usr/local/bin/py-spy
         """,
     )
-    assert said == "/etc/stallwatch/config.toml\n/var/lib/stallwatch\nnone\nnone\nnone\n"
+    assert said == "/etc/stallwatch/config.toml\n/var/lib/stallwatch\nnone\nnone\nnone\nown\n"
