@@ -42,7 +42,7 @@ _ENOUGH_SECONDS = 6.0  # after it was over: is it told again?
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    options = parser().parse_args()
     if options.table:
         print(table(played(options.table)))
         return 0
@@ -250,7 +250,8 @@ def _marks(log: Path) -> dict[str, tuple[float, int]]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What may be asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="+", default=["sleep/0.3/0.2"], help="by/extra/step seconds/ranks/back end")
     parser.add_argument("--runs", type=int, default=1, help="of each cell")

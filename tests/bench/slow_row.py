@@ -12,18 +12,19 @@ from tests.bench.lanes import read_lines
 SECONDS = 420
 
 
+def commands(quick: bool) -> list[list[str]]:
+    """What is played: a rank slower by 30 %, by two causes, at steps of 0.2 s, each twice; and calm jobs."""
+    how = ["--seconds", str(SECONDS), "--at-once", "1", "--runs", "1" if quick else "2"]
+    return [["--cells", *cells, *how] for cells in (["sleep,cpu/0.3/0.2"], ["sleep/0/0.2"])]
+
+
 def figures(quick: bool) -> list[Figure]:
-    """A rank slower by 30 %, by two causes, at steps of 0.2 s, each twice; and calm jobs."""
-    how = ["--step-seconds", "0.2", "--seconds", str(SECONDS), "--at-once", "1", "--runs", "1" if quick else "2"]
+    """When slow ranks were told, and how many runs were right."""
     found: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"lane-{number}.jsonl" for number in range(2)]
-        for path, what in zip(
-            paths,
-            (["--by", "sleep", "cpu", "--extra", "0.3"], ["--by", "sleep", "--extra", "0"]),
-            strict=True,
-        ):
-            command = [sys.executable, "-m", "tests.bench.bench_slow_ranks", *what, *how, "--lines", str(path)]
+        for path, what in zip(paths, commands(quick), strict=True):
+            command = [sys.executable, "-m", "tests.bench.bench_slow_ranks", *what, "--lines", str(path)]
             subprocess.run(command, check=False)  # its exit code says whether all were right, as its lines do
         _, slow = read_lines(paths[:1])
         _, calm = read_lines(paths[1:])

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.bench import lanes
+from tests.bench import bench_slow_ranks, lanes, slow_row
 from tests.bench.slow_runs import Cell, Run, cells_of, places, played, table
 
 
@@ -23,6 +23,13 @@ def test_cells_are_all_that_a_pattern_says_in_its_order_and_once() -> None:
     found = cells_of(["sleep/0.3/0.2", "cpu,gpu/0.3,1/1/8/nccl", "sleep/0.3/0.2/4/gloo"])
     assert found[0] == Cell("sleep", 0.3, 0.2, 4, "gloo")
     assert [(cell.by, cell.extra) for cell in found[1:]] == [("cpu", 0.3), ("cpu", 1.0), ("gpu", 0.3), ("gpu", 1.0)]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_the_row_of_slow_ranks_asks_for_is_what_its_bench_offers(quick: bool) -> None:
+    slow, calm = (cells_of(bench_slow_ranks.parser().parse_args(command).cells) for command in slow_row.commands(quick))
+    assert {(cell.by, cell.extra) for cell in slow} == {("sleep", 0.3), ("cpu", 0.3)}
+    assert all(cell.calm for cell in calm)
 
 
 @pytest.mark.parametrize(

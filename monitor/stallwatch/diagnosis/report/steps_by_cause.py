@@ -315,6 +315,6 @@ def slow(who: StepContext) -> list[str]:
             if who.process.gpu_uuid or (who.activity and who.activity.process.uses_gpu)
             else []
         ),
-        f"Look for others on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",
-        "If the same node is slow with other ranks, take it out and start from the last checkpoint.",
+        f"Look for other programs on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",
+        "If the same node is slow with other ranks too, drain it and restart the job from its last checkpoint.",
     ]

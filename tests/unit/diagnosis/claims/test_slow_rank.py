@@ -111,7 +111,7 @@ def by_steps(*, sure: bool) -> tuple[Verdict, ...]:
 def test_what_many_steps_show_has_its_line_though_the_last_arrivals_do_not_show_it() -> None:
     told, overruled = by_steps(sure=True)
     assert (told.cause, told.culprits) == ("slow_rank", (2,))
-    assert "each step takes 0.26 s, 0.06 s longer than without it" in told.summary
+    assert "each step takes 0.26 s, 0.06 s longer than if all ranks were as fast" in told.summary
     assert "it spends 38% of its time at /job/data.py:41" in told.summary
     assert overruled.cause != "slow_rank"
     assert [rejected.cause for rejected in told.rejected] == [overruled.cause]
