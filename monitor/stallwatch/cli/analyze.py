@@ -87,7 +87,7 @@ def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.E
         if "://" not in one:
             paths.append(Path(one))
             continue
-        from stallwatch.bundle.storage import fetch
+        from stallwatch.bundle.archive_storage import fetch
 
         options = msgspec.json.decode(options_file.read_bytes(), type=dict[str, Any]) if options_file else {}
         folder = fetched.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-"))

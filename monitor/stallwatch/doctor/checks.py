@@ -1,7 +1,7 @@
 """All checks, written out. A new one is a class in its area's folder and a line here."""
 
 from stallwatch.doctor.advice.containers import SharedMemorySize
-from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
+from stallwatch.doctor.advice.launch_checks import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.bundle.storage import put, retain
+from stallwatch.bundle.archive_storage import put, retain
 from stallwatch.errors import StallwatchError
 from stallwatch.node.capabilities import drop_unless_root
 

@@ -88,7 +88,7 @@ def test_a_summarised_incident_gets_the_same_verdict() -> None:
 def test_an_archived_incident_gets_the_verdict_of_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from stallwatch.bundle.storage import put
+    from stallwatch.bundle.archive_storage import put
 
     bundle = BUNDLES / "gloo-killed"
     put(str(tmp_path / "kept"), {}, "train-1", "n1", bundle, 10**18)

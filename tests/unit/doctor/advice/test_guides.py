@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
+from stallwatch.doctor.advice.launch_checks import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.advice.scripts import HarmfulAdvice
 from stallwatch.doctor.advice.variables import VariablesInScripts
 from stallwatch.doctor.check import Check

@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.doctor.advice.containers import SharedMemorySize
-from stallwatch.doctor.advice.launching import FewerGpusThanRanks, LoopbackLaunch
+from stallwatch.doctor.advice.launch_checks import FewerGpusThanRanks, LoopbackLaunch
 from stallwatch.doctor.check import Check
 from stallwatch.doctor.check_result import FindingRecord
 from stallwatch.doctor.surroundings import Question

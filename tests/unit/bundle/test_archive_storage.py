@@ -9,7 +9,7 @@ from typing import ClassVar
 import fsspec
 import pytest
 
-from stallwatch.bundle.storage import fetch, put, retain
+from stallwatch.bundle.archive_storage import fetch, put, retain
 from stallwatch.errors import UsageError
 
 DAY = 86_400 * 10**9
