@@ -2,6 +2,8 @@
 threads and children it waits, what it raised, how its process is and how it ended; and what its recorder, its own hook
 and the source around its lines add."""
 
+import re
+
 import msgspec
 from msgspec.structs import replace
 
@@ -198,6 +200,8 @@ def with_transfer(activity: RankActivity, summary: RankSummary) -> RankActivity:
 # Ways to leave a loop that are no failure: the data has ended, or the program asked to end.
 _ORDERLY = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "EOFError"})
 _SLEEPS = "sleeps"  # as activity.standing words it
+# `while child.poll() is None:`, `while worker.is_alive():`, and results of a pool of processes.
+_ASKS_A_CHILD = re.compile(r"\.(?:poll|is_alive|done|ready)\(\)|\.(?:returncode|exitcode)\b|\bwaitpid\(")
 _LAST_LINES = 12  # of a log: what ranks that stand print no more
 
 
@@ -206,7 +210,7 @@ def with_scene(activity: RankActivity, rank: RankEvidence, ident: str) -> RankAc
     blocks = _blocks(activity.place.stack, rank.sources)
     activity = replace(
         activity,
-        place=replace(activity.place, blocks=blocks, polls=_polls(activity.place, blocks or ())),
+        place=replace(activity.place, blocks=blocks, polls=_polls(activity.place.stack, activity.place.detail, blocks)),
         exceptions=replace(activity.exceptions, logged_beside=None if activity.end.gone else _logged_beside(rank)),
     )
     scene = max(rank.scenes, key=lambda scene: (scene.look, scene.source), default=None)
@@ -275,11 +279,17 @@ def _blocks(
     return tuple((frame.filename, frame.name, block) for frame, blocks in reversed(known) for block in blocks or ())
 
 
-def _polls(place: Place, blocks: tuple[tuple[str, str, SourceBlock], ...]) -> str:
+def _polls(stack: tuple[CodeFrame, ...], detail: str, blocks: tuple[tuple[str, str, SourceBlock], ...] | None) -> str:
     """The header of the loop around a sleep: what it sleeps for stands there, not in the line of the sleep."""
-    own = [block for file, name, block in blocks if place.stack and (file, name) == _function(place.stack[0])]
+    own = [block for file, name, block in blocks or () if stack and (file, name) == _function(stack[0])]
     loop = own[-1] if own and own[-1].kind in ("for", "while") else None
-    return loop.text.strip() if loop is not None and place.detail == _SLEEPS else ""
+    return loop.text.strip() if loop is not None and detail == _SLEEPS else ""
+
+
+def polls_a_child(stack: tuple[CodeFrame, ...], detail: str, sources: tuple[SourceLine, ...]) -> bool:
+    """Given a stack, what it does in words and the lines that were read, say whether it asks again and again, with a
+    sleep between, whether a process has ended."""
+    return _ASKS_A_CHILD.search(_polls(stack, detail, _blocks(stack, sources))) is not None
 
 
 def _function(frame: CodeFrame) -> tuple[str, str]:

@@ -33,6 +33,7 @@ from stallwatch.diagnosis.activity.rank_activity import (
     RaisedException,
     RankActivity,
     RankProgress,
+    polls_a_child,
     with_scene,
 )
 from stallwatch.diagnosis.activity.threads import (
@@ -120,6 +121,10 @@ def read_activity(rank: RankEvidence) -> RankActivity:
     now = (with_stack or moments)[-1]
     process = next((look.process for look in reversed(seen) if look.process), None)
     standing, gil_facts = with_gil(now, seen)
+    frames = now.thread.frames if now.thread else ()
+    standing = standing._replace(
+        waits_for_children=standing.waits_for_children or polls_a_child(frames, standing.detail, rank.sources)
+    )
     ident = ident_of(now.thread) if now.thread else ""
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before = (with_stack or moments)[-2:][0]
@@ -215,7 +220,7 @@ def _doing(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) ->
     roles = {found.role for frame in frames if (found := meaning(frame))}
     return Doing(
         where="busy_loop" if standing.gpu_guessed else standing.where,  # it may as well compute, which ends
-        child="child" in roles,
+        child="child" in roles or (standing.where == "user_code" and standing.waits_for_children),
         tracker="tracker" in roles,
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),

@@ -12,6 +12,8 @@ from stallwatch.model.evidence import (
     ChildProcess,
     GroupStatus,
     Recorder,
+    SourceBlock,
+    SourceLine,
 )
 from tests.builders.rank_evidence import (
     C10D,
@@ -121,6 +123,29 @@ def test_working_children_move_a_rank_that_waits_for_them() -> None:
     compiles = ("communicate@PY/subprocess.py:1", "_run_ninja_build@TORCH/utils/cpp_extension.py:2", *STEP)
     assert looks(compiles, compiles, wchan="pipe_read", before=first, after=second).progress.moving is True
     assert looks(WAITS, WAITS, before=first, after=second).progress.moving is False
+
+
+@pytest.mark.parametrize(
+    ("header", "moving"),
+    [
+        ("while converter.poll() is None:", True),
+        ("while any(worker.is_alive() for worker in workers):", True),
+        ("while not marker.exists():", False),  # whoever makes it is no child of this rank's
+    ],
+)
+def test_a_child_that_is_asked_again_and_again_is_waited_for(header: str, moving: bool) -> None:
+    frames = stack("convert@JOB:30", "<module>@JOB:4")
+    ((file, line),) = {(frame.filename, frame.line) for frame in frames if frame.name == "convert"}
+    lines = (SourceLine(file, line, "time.sleep(1.0)", (SourceBlock("while", 29, header),)),)
+    told = rank(
+        stacks=tuple(stacks(thread(frames), look=look) for look in (1, 2)),
+        processes=tuple(
+            process("S", "hrtimer_nanosleep", look=look, children=(ChildProcess(801, "R", "convert", 300 * look),))
+            for look in (1, 2)
+        ),
+        sources=lines,
+    )
+    assert read_activity(told).progress.moving is moving
 
 
 WORKER = ("fetch@TORCH/utils/data/_utils/fetch.py:1", "_worker_loop@TORCH/utils/data/_utils/worker.py:2")
