@@ -59,7 +59,7 @@ def kind_of(doing: Doing) -> EndsByItself | None:
         return "tracker"
     if doing.imports:
         return "import"
-    if doing.child:
+    if doing.child and doing.where != "compile":
         return "child"
     if doing.serves:
         return "request"

@@ -19,6 +19,7 @@ from stallwatch.progress.kinds import Doing, kind_of, of_all, patience_with
         (Doing("checkpoint"), "storage"),
         (Doing("dataloader"), "data"),
         (Doing("compile", on_cpu=True), "compile"),
+        (Doing("compile", child=True), "compile"),  # ninja, g++
         (Doing("socket", tracker=True), "tracker"),
         (Doing("user_code", child=True), "child"),
         (Doing("teardown", tracker=True), "tracker"),

@@ -147,7 +147,9 @@ def read_activity(rank: RankEvidence) -> RankActivity:
             moving=moved.moves,
             cpu_share=moved.cpu_share,
             io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
-            ends_by_itself=None if gone else kind_of(_doing(now, standing, rank)),
+            ends_by_itself=None
+            if gone
+            else kind_of(_doing(now, standing, rank, again=_begins_anew(before, now, ident))),
         ),
         helpers=Helpers(
             waits_for_children=standing.waits_for_children,
@@ -208,7 +210,16 @@ def _are_at_work(helpers: Helpers, process: ProcessLook | None) -> bool:
     return bool(helpers.child and helpers.child.frame) or any(child.state in ("R", "D") for child in children)
 
 
-def _doing(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) -> Doing:
+def _begins_anew(before: JudgedThread, now: JudgedThread, ident: str) -> bool:
+    """By its hook the Python frames of this thread changed between the two looks that saw it at the same lines: what it
+    waits in ended meanwhile, and began anew."""
+    first, last = before.look.heartbeat, now.look.heartbeat
+    if first is None or last is None or None in (first.frame_changes, last.frame_changes):
+        return False
+    return first.frame_changes != last.frame_changes and ident == str(last.training_ident)
+
+
+def _doing(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence, *, again: bool) -> Doing:
     sources = rank.sources
     frames = now.thread.frames if now.thread else ()
     own = next(
@@ -225,7 +236,7 @@ def _doing(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) ->
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
         on_cpu=on_cpu,
-        bounded=said == "database" or _may_be_bounded(frames[: own + 1], rank),
+        bounded=again or said == "database" or _may_be_bounded(frames[: own + 1], rank),
         serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
         helper=kind_of_helpers(now.thread, now.look, sources)
         if now.thread and standing.where == "lock" and wait in ("futex", None)

@@ -194,6 +194,31 @@ def test_what_computes_with_the_gil_may_end_and_what_sleeps_with_it_does_not() -
     assert read_activity(sleeps).progress.ends_by_itself is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "ident", "kind"),
+    [
+        ((40, 52), 7, "timeout"),  # a lock that others hold for a while each: it was given, and is wanted again
+        ((40, 40), 7, None),
+        ((40, 52), 8, None),  # of another thread
+        ((None, None), 7, None),  # its hook does not count
+    ],
+)
+def test_a_wait_that_ended_and_began_anew_between_two_looks_ends_by_itself(
+    changes: tuple[int | None, int | None], ident: int, kind: str | None
+) -> None:
+    waits = msgspec.structs.replace(thread(stack("acquire@JOB:4", MODULE)), ident=ident)
+    told = rank(
+        stacks=tuple(stacks(waits, look=look) for look in (1, 2)),
+        processes=tuple(process("S", "futex_do_wait", look=look, at_seconds=5 * look) for look in (1, 2)),
+        heartbeat=tuple(
+            heartbeat(2, pulse_count=9 * look, pulse_ns=5 * look * 10**9, training_ident=7, frame_changes=count)
+            for look, count in enumerate(changes, 1)
+        ),
+        sources=(SourceLine(waits.frames[0].filename, 4, "with gpu_lock:"),),
+    )
+    assert read_activity(told).progress.ends_by_itself == kind
+
+
 @pytest.mark.parametrize("wchan", ["request_wait_answer", "folio_wait_bit_common", "nfs_wait_bit_killable"])
 def test_a_page_of_a_mapped_file_is_storage_though_the_gil_is_held_meanwhile(wchan: str) -> None:
     still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))
