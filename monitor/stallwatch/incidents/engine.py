@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import judged, life_cycle, looking, shared, silence, slowness
-from stallwatch.incidents.escalation import deserved, planned
+from stallwatch.incidents.escalation import deserved, is_held, planned
 from stallwatch.incidents.incident_names import incident_id
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, numbered
 from stallwatch.incidents.looking import noted
@@ -167,7 +167,8 @@ class Engine:
     def _told(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:
         facts = now.jobs.get(life.incident.job)
         plan = planned(life, facts, self._config, now)
-        severity = deserved(life.incident.severity, plan, now.at_ns)
+        held = is_held(life, plan, now.at_ns)
+        severity = "none" if held else deserved(life.incident.severity, plan, now.at_ns)
         life = looking.look_before(life, plan.next_ns(now.at_ns), now.at_ns)
         incident = life.incident
         reason = silence.silence(lives, incident, facts, self._config, now.at_ns)
@@ -183,7 +184,7 @@ class Engine:
             incident = noted(told, what, now.wall_ns, actions)
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)
-        elif severity == "none" and incident.verdict is not None:
+        elif severity == "none" and incident.verdict is not None and not held:
             incident = _not_yet(incident, plan, now, actions)
         if severity != "none" and incident.tell_reason:
             incident = replace(incident, tell_wall_ns=None, tell_reason="")

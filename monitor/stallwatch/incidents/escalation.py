@@ -12,6 +12,9 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import Plan, Standstill, plan
 
 _SECOND_NS = 1_000_000_000
+# A look is begun before the moment of telling; a crowded node is not done with it by then. A build that was at work
+# again was told of, and found to be at work five seconds later.
+_HELD_SECONDS = 5.0
 
 
 class Clocks(Protocol):
@@ -69,6 +72,16 @@ def _died(verdict: Verdict | None, *, exited: bool, failed: bool) -> bool:
 def deserved(before: Severity, plan: Plan, now_ns: int) -> Severity:
     """Once told, an incident is never taken back in its severity."""
     return max(before, plan.at(now_ns), key=SEVERITIES.index)
+
+
+def is_held(life: IncidentLife, plan: Plan, now_ns: int) -> bool:
+    """Whether telling for the first time, of what was given time to end by itself, waits some seconds more for the look
+    that is under way."""
+    first_ns = plan.stages[0][0] if plan.stages and plan.why else None
+    if first_ns is None or not first_ns <= now_ns < first_ns + _HELD_SECONDS * _SECOND_NS:
+        return False
+    looks = life.capturing or life.judging or life.judged_look < life.looks
+    return life.family == "hang" and life.incident.severity == "none" and looks
 
 
 def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, now: Clocks) -> Standstill:

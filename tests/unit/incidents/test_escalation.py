@@ -87,6 +87,30 @@ def test_nobody_is_woken_by_an_old_look() -> None:
     assert story.life.look_ns >= START + 114 * SECOND
 
 
+@pytest.mark.parametrize(("cause", "told"), [("waiting", "none"), ("not_entered", "critical")])
+def test_a_look_that_a_crowded_node_is_late_with_is_waited_for(cause: str, told: str) -> None:
+    story = Story()
+    story.hang("not_entered", ends_by_itself="child")
+    story.stands(114)
+    story.at(120, *story.findings)
+    shown = story.incident.tell_wall_ns
+    assert story.life.capturing, "it was begun before the moment of telling"
+    story.at(122, *story.findings)
+    assert (story.incident.severity, story.incident.tell_wall_ns) == ("none", shown)
+    story.looked()
+    story.judged(report(cause, ends_by_itself="child" if cause == "not_entered" else None))
+    story.at(123, *story.findings)
+    assert story.incident.severity == told
+
+
+def test_but_not_for_ever() -> None:
+    story = Story()
+    story.hang("not_entered", ends_by_itself="child")
+    for second in (114, 117, 120, 126):
+        story.at(second, *story.findings)
+    assert (story.life.capturing, story.incident.severity) == (True, "critical")
+
+
 def test_what_moves_is_told_when_most_of_the_jobs_own_time_out_has_passed() -> None:
     for timeout, before, after in ((600, 465, 475), (3600, 2865, 2875)):
         assert told_after("waiting", before, deadline=timeout) == "none"
