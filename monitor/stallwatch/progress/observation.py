@@ -40,7 +40,8 @@ class Observation(NamedTuple):
     cpu_ticks: int | None = None  # of the judged thread
     read_bytes: int | None = None
     write_bytes: int | None = None
-    receives: bool = False  # it stands in a blocking receive or send of a socket: each wake of it is bytes that came
+    # It stands in a blocking receive or send of a socket, or in the kernel for a file system: each wake is an answer.
+    receives: bool = False
     wakes: int | None = None  # of the judged thread, so far
     own_wakes: int = 0  # of those that follow: what the look itself did to it
     children: tuple[SeenChild, ...] = ()

@@ -121,13 +121,14 @@ def _bytes(first: Observation, last: Observation) -> Fact | None:
 
 
 def _flow(first: Observation, last: Observation, seconds: float) -> Fact | None:
-    """A blocking receive sleeps until bytes are there. What a polling loop or a time-out wakes is none."""
+    """A blocking receive sleeps until bytes are there, and so does who waits for a file system: small files, pages of a
+    mapped one. What a polling loop or a time-out wakes is none."""
     if not (first.receives and last.receives) or first.wakes is None or last.wakes is None:
         return None
     woke = last.wakes - first.wakes - first.own_wakes
     if woke < max(_FLOWS_WAKES, _LEAST_EVERY_SECOND * seconds):
         return None
-    return Fact(f"bytes came over its socket {woke} times between the two looks", "/proc")
+    return Fact(f"what it waits for came {woke} times between the two looks", "/proc")
 
 
 def _children(first: Observation, last: Observation, seconds: float) -> Fact | None:

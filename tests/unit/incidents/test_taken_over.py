@@ -42,7 +42,7 @@ def test_a_restart_of_the_daemon_does_not_begin_the_patience_with_a_verdict_anew
     after.at(story.second + 12)
     after.at(118, stall("confirmed"))
     assert after.severity == "none"
-    after.at(126, stall("confirmed"))  # the look before it is not done in time
+    after.at(129, stall("confirmed"))  # the look before it is not done in time
     assert after.severity == "critical"
 
 

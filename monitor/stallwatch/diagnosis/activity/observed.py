@@ -207,7 +207,7 @@ def observed(moment: JudgedThread) -> Observation:
         cpu_ticks=moment.kernel.cpu_ticks,
         read_bytes=process.read_bytes if process else None,
         write_bytes=process.write_bytes if process else None,
-        receives=_receives(moment.thread),
+        receives=_receives(moment.thread) or kernel_wait(moment.kernel.wchan, moment.kernel.state) == "file",
         wakes=moment.kernel.wakes,
         own_wakes=moment.kernel.own_wakes,
         children=_children(moment.look),

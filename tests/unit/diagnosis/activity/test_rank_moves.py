@@ -11,14 +11,17 @@ from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.model.evidence import (
     ChildProcess,
     GroupStatus,
+    ProcessLook,
     Recorder,
     SourceBlock,
     SourceLine,
+    ThreadState,
 )
 from tests.builders.rank_evidence import (
     C10D,
     LOADER,
     MODULE,
+    PID,
     STEP,
     WAITS,
     issued_by,
@@ -123,6 +126,25 @@ def test_working_children_move_a_rank_that_waits_for_them() -> None:
     compiles = ("communicate@PY/subprocess.py:1", "_run_ninja_build@TORCH/utils/cpp_extension.py:2", *STEP)
     assert looks(compiles, compiles, wchan="pipe_read", before=first, after=second).progress.moving is True
     assert looks(WAITS, WAITS, before=first, after=second).progress.moving is False
+
+
+@pytest.mark.parametrize(
+    ("wchan", "wakes", "moving"),
+    [
+        ("request_wait_answer", 240, True),  # small files of a mounted store: kilobytes, and each an answer
+        ("nfs_wait_bit_killable", 240, True),
+        ("request_wait_answer", 202, False),  # our own pauses
+        ("futex_do_wait", 240, False),
+    ],
+)
+def test_a_file_system_that_answers_moves_whoever_waits_for_it(wchan: str, wakes: int, moving: bool) -> None:
+    def look(number: int, so_far: int) -> ProcessLook:
+        main = ThreadState(PID, "python", "S", 0, wchan, wakes=so_far, own_wakes=2 if number == 1 else 0)
+        return process("S", wchan, look=number, at_seconds=5 * number, threads=(main,))
+
+    reads = thread(stack("read_shard@JOB:30", "<module>@JOB:4"))
+    told = rank(stacks=tuple(stacks(reads, look=n) for n in (1, 2)), processes=(look(1, 200), look(2, wakes)))
+    assert read_activity(told).progress.moving is moving
 
 
 @pytest.mark.parametrize(
