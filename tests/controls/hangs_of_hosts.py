@@ -251,9 +251,13 @@ def container_of_one_rank_is_frozen() -> None:
     """One rank's control group is frozen (a paused container), the others wait."""
     train(WARM_UP)
     if RANK == 2:
-        freezer = Freezer(f"one-{os.getpid()}")
+        freezer, rank = Freezer(f"one-{os.getpid()}"), os.getpid()
         if os.fork() == 0:
-            freezer.freeze([os.getppid()])
+            os.setsid()  # whoever ends the job does not end this one: what is frozen dies only once it is thawed
+            freezer.freeze([rank])
+            while "ShdPnd:\t0000000000000000" in Path(f"/proc/{rank}/status").read_text():
+                time.sleep(0.2)
+            freezer.thaw()
             os._exit(0)
         time.sleep(5)
     train(60)
