@@ -28,6 +28,7 @@ from stallwatch.incidents.tally import Tally
 from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.control import Command, ControlService
+from stallwatch.loop.kept_silences import KeptSilences
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.past_incidents import joined, make_room, taken_over
 from stallwatch.loop.protocols import SensorPanel, SharedIncidents, Starter, Store
@@ -94,6 +95,7 @@ class Daemon:
         self._actions = ActionRunner(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
+        self._silences = KeptSilences(store, clock) if fleet is None else None
         self._room_tick = _ROOM_TICKS - 1  # of the next look at the store's size
         self._tally = Tally()
         self._cost = Cost()
@@ -236,6 +238,9 @@ class Daemon:
         with self._guard.stage("incidents", "engine"):
             self._lives, actions = self._engine.advance(self._lives, events, now)
             self._actions.do(actions)
+        if self._took_over and self._silences is not None:
+            with self._guard.stage("incidents", "silences"):
+                self._silences.keep(self._lives)
         for wish in wishes:
             with self._guard.stage("incidents", "answer"):
                 wish.answer_from(self._lives)
@@ -301,7 +306,7 @@ class Daemon:
     def _take_over(self) -> None:
         left = None
         with self._guard.stage("incidents", "store"):
-            left = taken_over(self._store, self._clock.monotonic_ns())
+            left = taken_over(self._store, self._silences, self._clock.monotonic_ns())
         if left is not None:
             self._took_over, self._lives = True, joined(self._lives, left)
 

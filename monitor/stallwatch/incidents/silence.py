@@ -5,6 +5,7 @@ What people say of it holds on this node at once; where nodes meet, on all of th
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from stallwatch.config import Config
@@ -33,6 +34,35 @@ def heard(lives: IncidentTable, event: MuteWanted | ModeWanted | MaintenanceWant
         return replace(lives, maintenance=others)
     own = Maintenance(event.node, event.until_ns, event.by, event.why, event.jobs)
     return replace(lives, maintenance=(*others[1 - _MOST_MAINTAINED :], own))
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What people have said, as it outlives a daemon: each until a moment of the wall clock, since a boot's monotonic
+    one means nothing to the next."""
+
+    mutes: tuple[Mute, ...] = ()
+    mode: ModeSet | None = None
+    maintenance: tuple[Maintenance, ...] = ()
+
+
+def kept(lives: IncidentTable, now_ns: int, wall_ns: int) -> Kept:
+    """Return what holds now."""
+    return _moved(Kept(lives.mutes, lives.mode, lives.maintenance), now_ns, wall_ns)
+
+
+def resumed(said: Kept, now_ns: int, wall_ns: int) -> Kept:
+    """Given what a daemon before this one kept, return what of it holds now, each until a moment of our clock."""
+    return _moved(said, wall_ns, now_ns)
+
+
+def _moved(said: Kept, from_ns: int, to_ns: int) -> Kept:
+    """What holds at `from_ns`, told by another clock, which says `to_ns` now."""
+    later = to_ns - from_ns
+    mutes = (replace(one, until_ns=one.until_ns + later) for one in said.mutes if one.until_ns > from_ns)
+    nodes = (replace(one, until_ns=one.until_ns + later) for one in said.maintenance if one.until_ns > from_ns)
+    holds = said.mode is not None and said.mode.until_ns > from_ns
+    mode = replace(said.mode, until_ns=said.mode.until_ns + later) if said.mode is not None and holds else None
+    return Kept(tuple(mutes), mode, tuple(nodes))
 
 
 def mode_of(lives: IncidentTable, config: Config, now_ns: int) -> Mode:

@@ -25,6 +25,8 @@ from stallwatch.node.atomic_file import write_atomically
 _INCIDENT = msgspec.json.Decoder(Incident)
 
 FILE = "incident.json"
+SILENCES = "silences.json"  # beside the incidents: what people have silenced
+_MOST_OF_SILENCES = 8 << 20
 MOST_OF_OWNER = 500
 # At once: while the disk's child removes, it takes nothing else, and the loop waits 2 s for it. A hundred bundles on a
 # busy node took longer, and the verdict that came meanwhile was not written.
@@ -41,6 +43,7 @@ class Left(msgspec.Struct, frozen=True):
     open: tuple[tuple[Incident, int], ...]  # (incident, looks taken) of those that it did not resolve
     ordinals: tuple[tuple[JobKey, int], ...]  # the highest used per life of a job
     past: tuple[Incident, ...]  # the newest others, newest first
+    silences: bytes = b""  # of loop.kept_silences
 
 
 class IncidentStore:
@@ -82,7 +85,14 @@ class IncidentStore:
         left_open = self.left_open()
         open_ids = {incident.incident_id for incident, _ in left_open}
         newest = tuple(incident for incident in self.newest(past) if incident.incident_id not in open_ids)
-        return Left(left_open, self.ordinals(), newest)
+        return Left(left_open, self.ordinals(), newest, self._silences())
+
+    def _silences(self) -> bytes:
+        try:
+            with (self.folder / SILENCES).open("rb") as file:
+                return file.read(_MOST_OF_SILENCES)
+        except OSError:
+            return b""
 
     def load(self, incident_id: str) -> Incident | None:
         """Return an incident by its id, None where there is none or it cannot be read."""

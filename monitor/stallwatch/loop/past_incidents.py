@@ -8,6 +8,7 @@ from stallwatch.config_sections import IncidentSection
 from stallwatch.incidents.engine import adopt
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.store import MOST_REMOVED
+from stallwatch.loop.kept_silences import KeptSilences
 from stallwatch.loop.protocols import Store
 
 log = logging.getLogger("stallwatch.incidents")
@@ -15,12 +16,13 @@ log = logging.getLogger("stallwatch.incidents")
 _PAST = 20
 
 
-def taken_over(store: Store, at_ns: int) -> IncidentTable:
-    """Return the lives that a daemon before this one left in the store."""
+def taken_over(store: Store, silences: KeptSilences | None, at_ns: int) -> IncidentTable:
+    """Return the lives that a daemon before this one left in the store, with what was silenced then."""
     left = store.left(_PAST)
     for incident_id in sorted(incident.incident_id for incident, _ in left.open):
         log.info("incident=%s taken over from the last daemon", incident_id)
-    return adopt(left.open, left.ordinals, left.past, at_ns)
+    lives = adopt(left.open, left.ordinals, left.past, at_ns)
+    return lives if silences is None else silences.resumed(lives, left.silences)
 
 
 def joined(ours: IncidentTable, left: IncidentTable) -> IncidentTable:
@@ -32,7 +34,16 @@ def joined(ours: IncidentTable, left: IncidentTable) -> IncidentTable:
     ordinals = dict(left.ordinals)
     for job, ordinal in ours.ordinals:
         ordinals[job] = max(ordinal, ordinals.get(job, 0))
-    return replace(ours, active=(*ours.active, *active), past=(*ours.past, *past), ordinals=tuple(ordinals.items()))
+    muted, nodes = {mute.name for mute in ours.mutes}, {one.node for one in ours.maintenance}
+    return replace(
+        ours,
+        active=(*ours.active, *active),
+        past=(*ours.past, *past),
+        ordinals=tuple(ordinals.items()),
+        mutes=(*(mute for mute in left.mutes if mute.name not in muted), *ours.mutes),
+        mode=ours.mode or left.mode,
+        maintenance=(*(one for one in left.maintenance if one.node not in nodes), *ours.maintenance),
+    )
 
 
 def make_room(store: Store, lives: IncidentTable, limits: IncidentSection, wall_ns: int) -> bool:
