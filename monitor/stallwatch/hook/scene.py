@@ -79,9 +79,9 @@ def _call_of(frame: "Optional[FrameType]") -> "Optional[dict[str, object]]":
 
 
 def _inside() -> "list[dict[str, object]]":
-    """Of each thread the members of the group that its innermost call of torch.distributed was given, or makes. A
-    group's first call is recorded once its members are connected, and a dump lists groups that were used: nothing else
-    tells who is waited for until then."""
+    """Of each thread the group that its innermost call of torch.distributed was given, or makes. A group's first call
+    is recorded once its members are connected, and a dump lists groups that were used: nothing else tells who is
+    waited for until then."""
     calls: list[dict[str, object]] = []
     for ident, frame in list(sys._current_frames().items()):
         group = _group_of(frame)
@@ -98,8 +98,7 @@ def _group_of(frame: "Optional[FrameType]") -> "Optional[dict[str, object]]":
             if frame.f_code.co_name == _MAKES_GROUP:
                 return _made_of(frame)
             if "group" in frame.f_code.co_varnames:
-                members = _members(frame)
-                return None if members is None else {"members": members}
+                return _given_to(frame)
         frame = frame.f_back
     return None
 
@@ -115,14 +114,16 @@ def _made_of(frame: FrameType) -> "Optional[dict[str, object]]":
     }
 
 
-def _members(frame: FrameType) -> "Optional[list[int]]":
+def _given_to(frame: FrameType) -> "Optional[dict[str, object]]":
+    """The members of the group that a call was given, and torch's own name of it."""
     given = frame.f_globals
     try:
         group = frame.f_locals.get("group") or given["_get_default_group"]()
         ranks = sorted(int(rank) for rank in given["get_process_group_ranks"](group))
+        name = getattr(group, "group_name", None)
     except Exception:  # functions of torch's: their absence, or a group that is gone, only costs the members
         return None
-    return ranks if len(ranks) <= _MOST_MEMBERS else None
+    return {"members": ranks, "name": name if isinstance(name, str) else None} if len(ranks) <= _MOST_MEMBERS else None
 
 
 def _named_rank(frame: FrameType) -> "Optional[int]":

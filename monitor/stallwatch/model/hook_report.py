@@ -32,8 +32,8 @@ class GroupCall(msgspec.Struct, frozen=True):
 
     members: tuple[int, ...]  # global ranks, ascending
     thread: str  # Python's ident
-    # Of a group that is being made: torch counts the groups that the process has made, members or not, so that all
-    # ranks know one group by one name. None: it is not being made, or the hook does not tell.
+    # torch's own: it counts the groups that the process has made, members or not, so that all ranks know one group by
+    # one name, if all make them in one order. None: the hook does not tell.
     name: str | None = None
 
 

@@ -107,8 +107,10 @@ def _within(call: Callable[..., None], **arguments: object) -> tuple[list[dict[s
     told = _told()
     calls = [call for call in told["calls"] if call["thread_id"] == thread.ident]
     inside = [call["members"] for call in told["inside"] if call["thread_id"] == thread.ident]
-    names = [call["name"] for call in told["inside"] if call["thread_id"] == thread.ident and "name" in call]
-    assert names == (["2"] * len(inside) if call.__name__ == "_new_group_with_tag" else [])
+    names = {call["name"] for call in told["inside"] if call["thread_id"] == thread.ident}
+    assert names <= {
+        "2" if call.__name__ == "_new_group_with_tag" else getattr(arguments.get("group"), "group_name", None)
+    }
     leave.set()
     thread.join()
     return calls, inside
@@ -143,6 +145,14 @@ def test_a_call_tells_the_members_of_the_group_that_it_was_given(c10d: ModuleTyp
     assert inside == [[5, 7]]
     _, inside = _within(c10d.all_reduce, group=["a group that is gone"])
     assert inside == []
+
+
+def test_a_call_tells_torch_s_own_name_of_its_group(c10d: ModuleType) -> None:
+    class Group(list[int]):
+        group_name = "4"
+
+    _, inside = _within(c10d.all_reduce, group=Group([7, 5]))
+    assert inside == [[5, 7]]
 
 
 @pytest.mark.parametrize(("ranks", "inside"), [([3, 0], [[0, 3]]), (None, [])])

@@ -47,7 +47,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     logged_beside: str | None = None
     named_call: NamedCall | None = None
     call_members: tuple[int, ...] | None = None
-    call_makes: str | None = None
+    call_group_name: str | None = None
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     ends_by_itself: EndsByItself | None = None
     awaited_frame: Frame | None = None
@@ -114,7 +114,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         logged_beside=exceptions.logged_beside,
         named_call=call.named_call,
         call_members=call.members,
-        call_makes=call.makes,
+        call_group_name=call.group_name,
         blocks=place.blocks,
         ends_by_itself=progress.ends_by_itself,
         awaited_frame=awaited.frame,
@@ -166,7 +166,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             polls=flat.polls,
         ),
         call=CommunicationCall(
-            flat.in_collective, flat.collective, flat.named_call, flat.call_members, flat.call_makes
+            flat.in_collective, flat.collective, flat.named_call, flat.call_members, flat.call_group_name
         ),
         progress=RankProgress(flat.moving, flat.cpu_share, flat.io_known, flat.ends_by_itself),
         helpers=Helpers(

@@ -51,7 +51,7 @@ class CommunicationCall(msgspec.Struct, frozen=True):
     collective: str | None = None  # its public name, where the stack tells it: "all_reduce"
     named_call: NamedCall | None = None  # as its hook saw it, with the rank that it names
     members: tuple[int, ...] | None = None  # of the group that it was given, or makes, by its hook; None: not told
-    makes: str | None = None  # the name of the group that it makes: the number of those made before; None: not told
+    group_name: str | None = None  # torch's own, of that group: of most the number of those made before; None: not told
 
 
 class RankProgress(msgspec.Struct, frozen=True):
@@ -219,7 +219,7 @@ def with_scene(activity: RankActivity, rank: RankEvidence, ident: str) -> RankAc
     if activity.call.in_collective or activity.place.where == "init":
         group = next((call for call in scene.inside if call.thread == ident), None)
         if group is not None:
-            activity = replace(activity, call=replace(activity.call, members=group.members, makes=group.name))
+            activity = replace(activity, call=replace(activity.call, members=group.members, group_name=group.name))
     if not activity.call.in_collective:
         return _with_handled(activity, scene)
     call = _call_of(scene, ident)

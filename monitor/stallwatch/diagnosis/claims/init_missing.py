@@ -4,6 +4,8 @@ the making of a process group.
 NCCL's init_process_group returns alone; the ranks that did call it then stand in the creation of the communicator.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stallwatch.diagnosis.activity.threads import has_no_group_thread
@@ -202,24 +204,16 @@ def groups_differ(analysis: Analysis) -> Saying:
     """Two ranks make two groups, each with the other among its members: neither comes to the other's. gloo may connect
     members of two groups that ranks know by one name, and groups of the same members by another name are two."""
     case = analysis.case
-    given = {
-        rank: (members, case.activity(rank).call.makes)
-        for rank in case.observed
-        if _makes(case, rank) and case.activity(rank).progress.moving is False
-        if (members := case.activity(rank).call.members) is not None
-    }
+    given = _given(case, [rank for rank in case.observed if _makes(case, rank)])
     apart = {
         mine
         for rank, mine in given.items()
         if any(_differ(mine, its) and other in mine[0] and rank in its[0] for other, its in given.items())
     }
     if not analysis.hangs or not apart:
-        return None
+        return _known_by_other_names(analysis)
     parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(apart, key=_in_order)}
-    most = max(parts.values(), key=len)
-    makers = sorted(rank for ranks in parts.values() for rank in ranks)
-    few = 2 * len(most) > len(makers)
-    culprits = tuple(rank for rank in makers if not few or rank not in most)
+    makers, culprits = _few(parts)
     facts = tuple(
         Fact(
             f"{named(ranks)} {'makes' if len(ranks) == 1 else 'make'} a group of {named(made[0])}{_name(made)}", "hooks"
@@ -239,6 +233,64 @@ def groups_differ(analysis: Analysis) -> Saying:
             f"{'; '.join(fact.fact for fact in facts)}.",
         ),
     )
+
+
+def _known_by_other_names(analysis: Analysis) -> Claim | None:
+    """Ranks stand in the first call of a group of the same members, which some of them know by another name: NCCL
+    connects by that name, so that neither finds the others. torch gives most groups the number of those made before."""
+    case = analysis.case
+    stands = [rank for rank in analysis.graph.unrecorded if _connects(case, rank) and not _is_transfer(case, rank)]
+    given = {rank: made for rank, made in _given(case, stands).items() if made[1] is not None and rank in made[0]}
+    for members in sorted({made[0] for made in given.values()}):
+        of_these = {made for made in given.values() if made[0] == members}
+        if not analysis.hangs or len(of_these) < 2:
+            continue
+        parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(of_these, key=_in_order)}
+        makers, culprits = _few(parts)
+        facts = tuple(
+            Fact(
+                f"{named(ranks)} {'stands' if len(ranks) == 1 else 'stand'} in the first call of a group of "
+                f"{named(members)} that torch calls {made[1]} there",
+                "hooks",
+            )
+            for made, ranks in parts.items()
+        )
+        return Claim(
+            cause="group_order",
+            culprits=culprits,
+            confidence="likely",
+            because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
+            where="collective",
+            operation=_connects(case, makers[0]),
+            steps=(
+                "Let every rank of the job call new_group for the same groups in the same order, members or not, and "
+                f"use them in one order: {'; '.join(fact.fact for fact in facts)}.",
+            ),
+        )
+    return None
+
+
+def _given(case: Case, ranks: list[int]) -> dict[int, _Made]:
+    """Of those of these ranks that stand still: the group that their call was given or makes, by their hooks."""
+    return {
+        rank: (members, case.activity(rank).call.group_name)
+        for rank in ranks
+        if case.activity(rank).progress.moving is False
+        if (members := case.activity(rank).call.members) is not None
+    }
+
+
+def _few(parts: Mapping[_Made, list[int]]) -> tuple[list[int], tuple[int, ...]]:
+    """All who stand, and of them those who differ from most; everybody where there is no majority."""
+    most = max(parts.values(), key=len)
+    makers = sorted(rank for ranks in parts.values() for rank in ranks)
+    few = 2 * len(most) > len(makers)
+    return makers, tuple(rank for rank in makers if not few or rank not in most)
+
+
+def _is_transfer(case: Case, rank: int) -> bool:
+    call = case.activity(rank).call.named_call
+    return call is not None and call.is_transfer
 
 
 def _differ(one: _Made, other: _Made) -> bool:

@@ -15,7 +15,7 @@ WHOLE = FlatActivity(
     os_thread_id=700, stack=STACK, in_collective=True, collective="all_reduce", gpu_sync=True, gpu_guessed=True,
     in_teardown=True, exception="ValueError: no", exception_frame=LINE, exception_is_consequence=True,
     exception_swallowed=True, handled=Handled("ValueError", ()), logged_beside="OSError",
-    named_call=NamedCall("recv", True, 1, "7"), call_members=(0, 1), call_makes="2",
+    named_call=NamedCall("recv", True, 1, "7"), call_members=(0, 1), call_group_name="2",
     blocks=(("train.py", "step", SourceBlock("for", 5, "for batch in data:")),), ends_by_itself="sleep",
     awaited_frame=LINE, awaited_detail="waits", awaited_stack=STACK, beside_frame=LINE, beside_detail="sleeps",
     polls="while True:", moving=True, io_known=True, cpu_share=0.5, waits_for_children=True, child_pids=(8,),

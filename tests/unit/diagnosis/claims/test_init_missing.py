@@ -334,6 +334,30 @@ def test_groups_of_the_same_members_by_two_names_are_two(
         assert "rank 3 makes a group of ranks 0-3, group number 2 that it makes" in verdict.next_steps[0]
 
 
+@pytest.mark.parametrize(
+    ("names", "cause", "culprits"),
+    [
+        (("1", "1", "1", "2"), "group_order", (3,)),  # made it after another one
+        (("1", "1", "2", "2"), "group_order", (0, 1, 2, 3)),
+        (("1", "1", "1", "1"), "undecided", ()),
+        (("1", "1", "1", None), "undecided", ()),  # an older hook
+    ],
+)
+def test_a_group_that_ranks_know_by_other_names_connects_nowhere(
+    names: tuple[str | None, ...], cause: str, culprits: tuple[int, ...]
+) -> None:
+    """With NCCL nobody waits as a group is made, but in its first call."""
+    ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None) for rank in range(4)]
+    found = evidence(*ranks)
+    told = tuple(_told_by_hook(rank, (0, 1, 2, 3), name=name) for rank, name in zip(found.ranks, names, strict=True))
+    verdict = judge(msgspec.structs.replace(found, ranks=told)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, culprits)
+    if culprits == (3,):
+        assert (
+            "rank 3 stands in the first call of a group of ranks 0-3 that torch calls 2 there" in verdict.next_steps[0]
+        )
+
+
 def test_who_stands_elsewhere_is_awaited_in_the_first_call_of_a_group() -> None:
     """No recorder holds the call of the others: with NCCL none does before the group is connected."""
     ranks = [Rank(rank, STEPS, len(STEPS), frames=BARRIER, state="R", wchan=None) for rank in (0, 1, 3)]
