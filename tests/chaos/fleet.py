@@ -57,8 +57,8 @@ class FleetRun:
         self.sent: list[Sent] = []
         self.noted_at: float | None = None  # the place knows that people were told
         self.heard_at: dict[int, list[float]] = {number: [] for number in range(story.nodes)}  # a node, by the place
-        # By node, of its incident: when it was asked, and when the answer came. A lost one has told nobody anything.
-        self.answers: dict[int, list[tuple[float, float]]] = {number: [] for number in range(story.nodes)}
+        # By node: when answers came in which it stood that people were told. A lost one says nothing.
+        self.told_at: dict[int, list[float]] = {number: [] for number in range(story.nodes)}
         self.died: set[int] = set()
         self._kept: dict[int, Kept] = {}
         self._again: list[tuple[float, int, int, PlaceRequest]] = []
@@ -123,8 +123,8 @@ class FleetRun:
         if self.rng.random() < self.story.lost:
             return self.now + _TIME_OUT, Seen(problem="redis://place: connection reset by peer")
         arrives = self.now + self.rng.expovariate(1 / self.story.latency)
-        if request.wish is not None and not seen.problem:
-            self.answers[node].append((self.now, arrives))
+        if seen.told is not None:
+            self.told_at[node].append(arrives)
         return arrives, seen
 
     def _again_later(self, node: int, request: PlaceRequest) -> None:
@@ -192,8 +192,7 @@ def why_again(run: FleetRun, first: Sent, again: Sent) -> str:
     """Given a first message and one more of the same step, return why it could not be helped; "" where it could."""
     if again.node == first.node or not first.noted:
         return "its sender died between the send and the note" if not first.noted else ""
-    heard = [came for at, came in run.answers[again.node] if run.noted_at is not None and run.noted_at <= at]
-    if heard and min(heard) < again.queued_at - _TICK - 8 * run.story.latency:
+    if min(run.told_at[again.node], default=1e9) < again.queued_at - _TICK:
         return ""  # it had been said to this node, which told all the same
     if run.story.disturbed(again.node, 0.0, again.at) or run.story.disturbed(first.node, 0.0, again.at):
         return "a partition"
