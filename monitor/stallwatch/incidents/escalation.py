@@ -14,7 +14,7 @@ from stallwatch.progress.patience import Plan, Standstill, plan
 _SECOND_NS = 1_000_000_000
 # A look is begun before the moment of telling; a crowded node is not done with it by then. A build that was at work
 # again was told of, and found to be at work seconds later (of 18 runnable processes on two cores: 12 s for a look).
-_HELD_SECONDS = 8.0
+_HELD_SECONDS = 5.0
 
 
 class Clocks(Protocol):
