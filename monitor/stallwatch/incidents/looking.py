@@ -19,7 +19,7 @@ _LAST_REPEAT_SECONDS = 300.0
 _SETTLED_SECONDS = 3.0
 # A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
 _EARLY_SECONDS = 0.4
-_BEFORE_SECONDS = 8.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
+_BEFORE_SECONDS = 15.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
 
 
 def captured(life: IncidentLife, event: Captured, wall_ns: int, actions: list[Action]) -> IncidentLife:

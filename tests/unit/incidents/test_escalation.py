@@ -84,14 +84,14 @@ def test_nobody_is_woken_by_an_old_look() -> None:
     looks = story.life.looks
     story.stands(119)
     assert story.life.looks == looks + 1, "one more, some seconds before it is told"
-    assert story.life.look_ns >= START + 111 * SECOND
+    assert story.life.look_ns >= START + 104 * SECOND
 
 
 @pytest.mark.parametrize(("cause", "told"), [("waiting", "none"), ("not_entered", "critical")])
 def test_a_look_that_a_crowded_node_is_late_with_is_waited_for(cause: str, told: str) -> None:
     story = Story()
     story.hang("not_entered", ends_by_itself="child")
-    story.stands(111)
+    story.stands(104)
     story.at(120, *story.findings)
     shown = story.incident.tell_wall_ns
     assert story.life.capturing, "it was begun before the moment of telling"
@@ -106,7 +106,7 @@ def test_a_look_that_a_crowded_node_is_late_with_is_waited_for(cause: str, told:
 def test_but_not_for_ever() -> None:
     story = Story()
     story.hang("not_entered", ends_by_itself="child")
-    for second in (111, 114, 120, 129):
+    for second in (104, 107, 120, 126):
         story.at(second, *story.findings)
     assert (story.life.capturing, story.incident.severity) == (True, "critical")
 
