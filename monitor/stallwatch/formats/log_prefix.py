@@ -53,6 +53,7 @@ _WRITER_KEYS: Final = (
 _WITHIN: Final = ("jsonPayload", "_source", "labels", "kubernetes", "stream")  # what exports wrap it in
 _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
+    r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
 )
 _MARKED: Final = re.compile(

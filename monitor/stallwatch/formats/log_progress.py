@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from stallwatch.formats.log_prefix import Line
+from stallwatch.formats.log_prefix import Line, decoloured
 from stallwatch.model.evidence import LogEvent
 
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
@@ -45,7 +45,7 @@ class LogProgress:
 
     def feed(self, line: Line, raw: str, number: int) -> None:
         """Given a log's next line, decoded and as it stood, with its number, note the step or the bar that it tells."""
-        shown = raw.rsplit("\r", 1)[-1] if "\r" in raw else raw
+        shown = decoloured(raw).rsplit("\r", 1)[-1]
         if match := _STEP.search(shown):
             step = int(match[1] or match[2])
             if step > self._step:

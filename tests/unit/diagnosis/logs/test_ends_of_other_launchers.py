@@ -7,7 +7,7 @@ import pytest
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.errors import UnusableInput
-from tests.builders.texts import AGENT, PEER_LOST, SUMMARY, marked, ranked, told
+from tests.builders.texts import AGENT, PEER_LOST, RAISED, SUMMARY, marked, ranked, told
 
 CRASHED = ("rank_exited", ())
 LAUNCH = (
@@ -95,3 +95,23 @@ def test_what_a_pod_prints_is_of_no_one_rank_where_an_agent_writes_there() -> No
     log = crash + ranked(PEER_LOST, 1) + AGENT["2.4"].format(code=-11, rank=0, pid=5000)
     log += SUMMARY.format(rank=0, code=-11, pid=5000, traceback="Signal 11 (SIGSEGV) received by PID 5000")
     assert told(marked(log, "[pod/train-0/main] ")) == ("rank_exited", (0,))
+
+
+SKIPPED = ranked(RAISED, 2) + "".join(f"step {i} | loss 2.{i}\n" for i in range(9)) + "Training completed.\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x1b[0m\n"])
+def test_steps_tell_that_training_went_on_in_whatever_form_lines_end(end: str) -> None:
+    begin = "\x1b[31m" if "\x1b" in end else ""
+    assert told("".join(f"{begin}{line}{end}" for line in SKIPPED.splitlines())) == ("job_ended", ())
+
+
+@pytest.mark.parametrize("mark", ["[2026-11-20 08:15:36,123][rank 2][ERROR] ", "(worker2, rank=2, pid=3312) "])
+def test_a_traceback_in_a_box_is_read_behind_a_loggers_mark(mark: str) -> None:
+    box = (
+        "╭─────────────── Traceback (most recent call last) ────────────────╮\n"
+        "│ /app/train.py:77 in main                                         │\n"
+        "╰──────────────────────────────────────────────────────────────────╯\n"
+        "ValueError: shard 17 is empty\n"
+    )
+    assert told(marked(box, mark) + ranked(PEER_LOST, 0)) == ("rank_raised", (2,))
