@@ -68,6 +68,7 @@ _MET: Final = frozenset(
     ("collective_timeout", "gloo_timeout", "collective_mismatch", "size_mismatch", "barrier_absent",
      "desync_absent", "group_status", "watchdog_end", "heartbeat_stuck")
 )  # fmt: skip
+_WHILE_HANDLING: Final = "it was raised while another exception was handled"
 _TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
 _BEFORE_ABORT: Final = frozenset(
@@ -138,7 +139,9 @@ def _chained(told: list[LoggedFailure]) -> list[LoggedFailure]:
         if one.event.chained and before is not None and before.consequence and not one.consequence:
             one = one._replace(consequence=before.consequence)
         elif one.event.chained and before is not None and not before.consequence and one.consequence:
-            one = one._replace(consequence="it was raised while another exception was handled")
+            one = one._replace(consequence=_WHILE_HANDLING)
+        elif one.event.chained and before is None and not one.consequence:
+            one = one._replace(consequence=_WHILE_HANDLING)  # of which the log has lost the text
         if one.event.exception:
             last[key] = before if one.event.chained and before and not before.consequence and one.consequence else one
         out.append(one)

@@ -51,3 +51,14 @@ def test_the_kernel_killed_the_one_that_its_launcher_saw_killed() -> None:
 def test_the_kernels_own_stamp_tells_its_line_whoever_passes_it_on(mark: str) -> None:
     line = "[99211.1] NVRM: Xid (PCI:0000:9d:00): 79, pid=55012, name=python3, GPU has fallen off the bus.\n"
     assert told("step 7 | loss 2.1\n" + mark + line)[0] == "gpu_fault"
+
+
+def test_what_was_raised_in_handling_an_exception_that_is_lost_is_no_cause() -> None:
+    between = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    second = RAISED.replace(
+        "ValueError: shard 17 is empty", "AttributeError: 'NoneType' object has no attribute 'save'"
+    )
+    whole = ranked(PEER_LOST + between + second, 1)
+    assert told(whole)[1] == ()
+    assert told(whole[whole.index("[rank1]: During") :])[1] == ()
+    assert told(ranked(RAISED + between + second, 1)) == ("rank_raised", (1,))
