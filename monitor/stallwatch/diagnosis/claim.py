@@ -97,7 +97,7 @@ def unrecorded_operation(analysis: Analysis, culprits: Iterable[int]) -> str | N
     }
     if len(names) == 1:
         return names.pop()
-    transfers = all(any(part in (name or "") for part in ("send", "recv", "p2p")) for name in names)
+    transfers = all(signature.names_transfer(name or "") for name in names)
     return "point-to-point operations" if names and transfers else None
 
 

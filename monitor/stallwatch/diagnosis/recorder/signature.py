@@ -25,6 +25,11 @@ def is_transfer(operation: str) -> bool:
     return operation.partition(" ")[0] in ("send", "recv")
 
 
+def names_transfer(name: str) -> bool:
+    """Whether a name is of sends or receives, in whatever words: a recorder's, those of a stack, or our own."""
+    return any(part in name.lower() for part in ("send", "recv", "p2p", "point-to-point"))
+
+
 def elements(operation: Operation) -> int | None:
     """Return the number of elements that must be equal on all ranks, or None where health allows differences."""
     name = operation.name

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import (
     NOTHING_ASIDE,
     Culprits,
@@ -152,8 +153,7 @@ def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _is_transfer(verdict: Verdict) -> bool:
-    name = verdict.operation or "point-to-point"
-    return any(part in name for part in ("send", "recv", "p2p", "point-to-point"))
+    return not verdict.operation or signature.names_transfer(verdict.operation)
 
 
 def _each_other(verdict: Verdict, culprits: Culprits) -> str:

@@ -3,9 +3,9 @@
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.frames.code_origin import code_origin, hands_over, source_text
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import RankSummary
 
-_TRANSFERS = ("send", "recv", "p2p")
 # Calls that are carried out without being recorded, by gloo for one.
 _UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
 
@@ -45,7 +45,7 @@ def waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
     if not case.summaries[rank].streams:
         return True  # an NCCL communicator is made before its first operation is recorded
     name = activity.call.collective or ""
-    if any(part in name.lower() for part in _TRANSFERS) and not case.summaries[rank].pairs:
+    if signature.names_transfer(name) and not case.summaries[rank].pairs:
         return True
     if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
         return False  # it may be in what it issued, and that may end
@@ -99,4 +99,4 @@ def in_transfer(activity: RankActivity) -> bool:
 
     gloo's host stands in the call itself: in a send or receive it is not in the collective that others wait in.
     """
-    return any(part in (activity.call.collective or "").lower() for part in _TRANSFERS)
+    return signature.names_transfer(activity.call.collective or "")
