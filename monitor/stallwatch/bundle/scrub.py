@@ -27,6 +27,8 @@ _READERS: Final = (
 )  # fmt: skip
 # Fields that hold a line of somebody's program, or what it was called with.
 _SOURCE_FIELDS: Final = frozenset({"text", "source_line", "locals", "argv", "cmdline", "arguments", "source_text"})
+# By which its maker knows a device. Nothing is judged by it, and it may be digits alone, which stay elsewhere.
+_SERIAL_FIELDS: Final = frozenset({"serial"})
 # Written by a daemon of what is in the other files; a reader makes it anew.
 LEFT_OUT: Final = frozenset({"verdict.json", "incident.json", "config.json", "truth.json"})
 
@@ -39,6 +41,10 @@ _PUBLIC = tuple(
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}(?![\w:])"
 )
+_UUID = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9a-fA-F])")
+# Letters among digits, as tokens, hashes and identities have them: of such a word no piece is everybody's. No address
+# in memory.
+_MIXED = re.compile(r"(?<![A-Za-z0-9])(?!0x)(?=\d*[A-Za-z])(?=(?:[A-Za-z]*\d){4})[A-Za-z0-9]{12,}(?![A-Za-z0-9])")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[\W\d_]+|\w")
 _URL = re.compile(r"[a-zA-Z][\w+.-]*://\S+")
 _FILE = re.compile(r"(?<![\w/.-])[\w@+-][\w.@+-]*\.(?:py|pyx|so|cpp|cc|cu|h|c|json|txt|log|pt|ckpt|sh|toml|yaml|yml)\b")
@@ -66,7 +72,7 @@ class Scrubber:
     def json(self, value: Any, field: str = "") -> Any:
         """Given what a JSON file or a dump holds, return it with every string scrubbed."""
         if isinstance(value, str):
-            return "" if field in _SOURCE_FIELDS else self.text(value)
+            return "" if field in _SOURCE_FIELDS | _SERIAL_FIELDS else self.text(value)
         if isinstance(value, Mapping):
             made = {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}
             if field == "blocks" and isinstance(value.get("text"), str):
@@ -114,6 +120,8 @@ class Scrubber:
             yield self.text(line)
 
     def _words(self, text: str) -> str:
+        text = _UUID.sub(lambda match: self._name("id", match[0]), text)
+        text = _MIXED.sub(lambda match: match[0] if match[0] in _known() else self._name("id", match[0]), text)
         text = _FILE.sub(self._file, text)
         return _WORD.sub(lambda match: self._word(match[0]), text)
 
@@ -128,6 +136,8 @@ class Scrubber:
             return "-".join(map(self._word, word.split("-")))
         if word in _known() or _COUNT.sub("", word) in _known():  # "pt_autograd_1": torch's threads are numbered
             return word
+        if "_" in word and any(map(_OURS.fullmatch, word.split("_"))):
+            return "_".join(map(self._word, word.split("_")))
         # What a function does is read in its name's parts: "save_acme_weights" is "save_wordx3_weights".
         return "".join(part if _is_everybodys(part) else self._name("word", part) for part in _PARTS.findall(word))
 
@@ -164,7 +174,7 @@ class Scrubber:
         return self._names[kind, own]
 
 
-_OURS = re.compile(r"(?:name|url|address|word|file|place)x\d+(?:\.\w+)?")
+_OURS = re.compile(r"(?:name|url|address|id|word|file|place)x\d+(?:\.\w+)?")
 _ENDING = re.compile(r"(?:py|pyx|so(?:\.\d+)*|cpp|cc|cu|cuh|hpp|h|c|json|txt|log|pt|ckpt|sh)(?::\d+)?")
 
 

@@ -1,6 +1,7 @@
 """`stallwatch bundle export --scrub`: an incident that may be shown to others."""
 
 import io
+import os
 import re
 import tarfile
 import tempfile
@@ -83,6 +84,7 @@ def _secrets(files: dict[str, bytes]) -> set[str]:
     import json
 
     found: set[str] = set()
+    hosts: set[str] = set()
 
     def walk(value: Any) -> None:
         if isinstance(value, dict):
@@ -96,9 +98,9 @@ def _secrets(files: dict[str, bytes]) -> set[str]:
                     "training_job",
                     "epoch",
                 ):
-                    found.add(one)
+                    (hosts if key in ("node", "host", "hostname") else found).add(one)
                 if key == "nodes" and isinstance(one, dict):
-                    found.update(one)
+                    hosts.update(one)
                 walk(one)
         elif isinstance(value, list):
             for one in value:
@@ -111,8 +113,22 @@ def _secrets(files: dict[str, bytes]) -> set[str]:
             except (ValueError, RecursionError):
                 continue
         if name.startswith("nodes/"):
-            found.add(name.split("/")[1])
+            hosts.add(name.split("/")[1])
+    found |= hosts | _siblings(hosts, files)
     return {word for word in found if not re.fullmatch(r"\d*", word)}
+
+
+def _siblings(hosts: Iterable[str], files: dict[str, bytes]) -> set[str]:
+    """The names of other nodes that are built as those of these hosts, as far as files tell of them (logs name who does
+    not answer), and each without its domain."""
+    found: set[str] = set()
+    for host in hosts:
+        names = {host, host.partition(".")[0]} - {""}
+        for name in (name for name in names if re.search(r"[^\W\d_]", name)):
+            alike = re.compile(rf"(?<!\w){re.sub(r'[0-9]+', '[0-9]+', re.escape(name))}(?!\w)".encode())
+            found.add(name)
+            found.update(os.fsdecode(match) for data in files.values() for match in alike.findall(data))
+    return found
 
 
 def _left(files: dict[str, bytes], removed: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -26,12 +27,15 @@ SECRETS = ("gpu-node-17", "anna", "root", "llama-7b")
         "--api-key=hf_AbCdEfGh1234567890",
         "acme_corp launched by anna on gpu-node-17",
         "root",
+        "GPU-4795e3f2-a19b-1f6b-f8e3-9d3611374f54 of 12345678-1234-1234-1234-123456789012",
+        "with sk-proj-Qx12ab98cd76Ef or eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0",
     ],
 )
 def test_nothing_of_it_is_left(text: str) -> None:
     left = Scrubber(SECRETS).text(text)
     own = (*SECRETS, "secret-project", "train.py", "acme", "10.31.4.77", "s3cr3t", "hf_AbCdEfGh1234567890", "models")
-    assert not [word for word in own if word in left], left
+    pieces = ("1234567890", "4795", "1f6b", "374", "9012", "98", "76", "Ci", "1NiJ9", "MjM0")  # of identities
+    assert not [word for word in (*own, *pieces) if word in left], left
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,7 @@ def test_nothing_of_it_is_left(text: str) -> None:
         "ranks 0-1,3 timed out after 600000 ms",
         "pt_autograd_1",
         "[W1127 21:03:56.058657253",
+        "at 0x7f3a12345678 in all_reduce",
     ],
 )
 def test_everybodys_words_and_numbers_stay(text: str) -> None:
@@ -151,6 +156,24 @@ def test_an_export_is_of_the_same_verdict_and_holds_no_name_of_the_original(
                     assert frame["filename"] not in whole
     said = run(["analyze", str(bundle)]), run(["analyze", str(tmp_path / "incident")])
     assert said[0] == said[1]
+
+
+def test_hosts_that_are_called_alike_go_too_and_a_serial_number_does(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(ROOT / "tests" / "bundles" / "gloo-python_sleep", bundle)
+    told = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps(told | {"host": "gpu-node-017.corp.example"}))
+    (bundle / "ranks" / "0" / "log.txt").write_text(
+        "no answer from gpu-node-018.corp.example, gpu-node-019 or gpu-node-017\n"
+    )
+    (bundle / "nodes" / "x").mkdir(parents=True)
+    (bundle / "nodes" / "x" / "gpus.json").write_text(json.dumps([{"serial": "1651923004567"}]))
+    assert run(["bundle", "export", "--scrub", str(bundle), str(tmp_path / "incident.tar.gz")]) == 0
+    with tarfile.open(tmp_path / "incident.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    made = (path for path in (tmp_path / "incident").rglob("*") if path.is_file())
+    whole = b"".join(path.read_bytes() for path in made).decode("latin-1")
+    assert not [own for own in ("017", "018", "019", "corp", "1651923004567") if own in whole]
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
