@@ -100,6 +100,13 @@ class Looks(msgspec.Struct, frozen=True):
         # Of no look each has an empty column.
         return tuple(tuple(zip(ticks, one, strict=True)) for one in waits) if looks else ((),) * len(self.members)
 
+    def columns_of(
+        self, peers: Sequence[Member], window: int, *, surely: bool = False
+    ) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+        """(rank, column) of some members."""
+        columns = dict(zip(((m.rank, m.pid) for m in self.members), self.columns(window, surely=surely), strict=True))
+        return [(peer.rank, columns[peer.rank, peer.pid]) for peer in peers]
+
     def column_before(self, member: Member, window: int) -> tuple[tuple[int, int], ...]:
         """The same of the looks before the last `window`, as far as they are kept."""
         place = self.members.index(member)
@@ -118,10 +125,11 @@ class Looks(msgspec.Struct, frozen=True):
         """The mean length of a step from the first to the newest of the last looks, without the time in which nobody
         looked (a phase is its own kind of time); 0.0 where it is not known."""
         time_ns, steps = 0, 0
-        for look, after in pairwise(self.looks[-window:]):
-            if look.step >= 0 and after.at_ns - look.at_ns <= (look.ticks + _MISSED_LOOKS) * LOOK_NS:
-                time_ns += after.at_ns - look.at_ns
-                steps += after.step - look.step
+        each = [(look.at_ns, look.ticks, look.step) for look in self.looks[-window:]]
+        for (at_ns, ticks, step), (after_ns, _, after) in pairwise(each):
+            if step >= 0 and after_ns - at_ns <= (ticks + _MISSED_LOOKS) * LOOK_NS:
+                time_ns += after_ns - at_ns
+                steps += after - step
         return time_ns / steps if steps > 0 else 0.0
 
     def steps_within(self, window: int) -> int:
@@ -252,10 +260,12 @@ def _timed(looks: Looks, alive: Sequence[RankHistory]) -> Looks:
     beats = [rank.heartbeat for rank in alive]
     newest = looks.looks[-_UNTIMED_LOOKS:]
     timed = tuple(
-        msgspec.structs.replace(look, lasted_ns=tuple(map(_lasted_ns, beats, look.steps, look.lasted_ns)))
-        for look in newest
+        look
+        if place < _UNTIMED_LOOKS // 2 and all(look.lasted_ns)  # at the tick before
+        else msgspec.structs.replace(look, lasted_ns=tuple(map(_lasted_ns, beats, look.steps, look.lasted_ns)))
+        for place, look in enumerate(newest)
     )
-    return looks if timed == newest else msgspec.structs.replace(looks, looks=(*looks.looks[: -len(timed)], *timed))
+    return msgspec.structs.replace(looks, looks=(*looks.looks[: -len(timed)], *timed)) if timed else looks
 
 
 def _lasted_ns(beat: Heartbeat | None, step: int, known_ns: int) -> int:

@@ -20,7 +20,7 @@ def shares_of(looks: Looks, most: int) -> tuple[tuple[int, int, Shares], ...]:
         return ()
     shares = []
     for peers in peers_of(looks.members):
-        columns = [(peer.rank, looks.column(peer, window)) for peer in peers]
+        columns = looks.columns_of(peers, window)
         less = leads(columns)
         for peer, (rank, column) in zip(peers, columns, strict=True):
             # Of the time as it is now; Slowness.share is of the step that there would be without it.

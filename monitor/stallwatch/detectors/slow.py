@@ -304,7 +304,7 @@ def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float,
 
 def _columns(looks: Looks, ranks: Sequence[int], window: int) -> list[tuple[int, Column]]:
     """(rank, column) of these ranks and their peers."""
-    return [(peer.rank, looks.column(peer, window)) for peer in _peers(looks, ranks)]
+    return looks.columns_of(_peers(looks, ranks), window)
 
 
 def _peers(looks: Looks, ranks: Sequence[int]) -> Sequence[Member]:
@@ -319,7 +319,7 @@ def _is_from_start(watched: _Watched, least: Least) -> bool:
         return False
     earlier = len(looks.looks) - least.looks
     peers = _peers(looks, least.ranks)
-    columns = [(peer.rank, looks.column(peer, len(looks.looks))[:earlier]) for peer in peers]
+    columns = [(rank, column[:earlier]) for rank, column in looks.columns_of(peers, len(looks.looks))]
     so = was_so(columns, least)
     return looks.count - least.looks < _EARLIER_LOOKS if so is None else so
 
@@ -333,9 +333,7 @@ def _goes_on(looks: Looks, least: Least) -> bool:
 def _is_usual(looks: Looks, least: Least) -> bool:
     """Whether such differences come and go in this job, or a few long steps make this one."""
     # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
-    columns = [
-        (peer.rank, looks.column(peer, len(looks.looks), surely=looks.nccl)) for peer in _peers(looks, least.ranks)
-    ]
+    columns = looks.columns_of(_peers(looks, least.ranks), len(looks.looks), surely=looks.nccl)
     lately = [(rank, column[-least.looks :]) for rank, column in columns]
     mine = [member for member in looks.members if member.rank in least.ranks]
     steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
