@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
-from statistics import median
+from statistics import median, stdev
 
 # Steps that may be left out, the longest first, and as many more as chance makes of so few: by so much a window may
 # show more of them than there are. A loader whose every tenth batch is late keeps its rank from being so.
@@ -27,5 +27,7 @@ def is_seldom(differences: Sequence[float], steps: Sequence[float]) -> bool:
     counted, parts = sum(many for many, _ in known), [many * less for many, less in known]
     left_out = _SELDOM * counted + _ERRORS * sqrt(_SELDOM * counted)
     first = bisect_right([*accumulate(many for many, _ in known)], left_out)
-    left, error = sum(parts[first:]), sqrt(sum(part * part for part in parts[first:]))
-    return bool(known) and left - error < _LEFT * sum(parts)
+    rest = parts[first:]
+    # What is left must be more than the steps' own jitter makes.
+    error = stdev(rest) * sqrt(len(rest)) if len(rest) > 1 else sum(rest)
+    return bool(known) and sum(rest) - _ERRORS * error < _LEFT * sum(parts)

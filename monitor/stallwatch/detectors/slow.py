@@ -25,6 +25,7 @@ from stallwatch.detectors.waiting import (
     difference,
     differences,
     is_due,
+    leads_of_looks,
     was_so,
     who_waits_least,
 )
@@ -37,11 +38,11 @@ from stallwatch.model.verdict import Slowness, cost_of
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
 _SEARCHED = 0.65
-# It is over when what is left is surely less than this part of what was found, for as long as it took to be sure of it.
+# It is over when what is left is surely less than this part of what was found, for as long as it took to find it.
 # That it lasts and that it is over takes so long at least: a large difference is seen in seconds, by chance too, and a
 # neighbour's burst or an expert's turn passes.
 _LEFT = 0.34
-_SURELY = 2.0  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
+_SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
 _LASTS_NS = 20 * SECOND_NS
 _GOES_ON = 0.5  # of the difference, in the last seconds
 _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
@@ -74,7 +75,7 @@ class _Slow(msgspec.Struct, frozen=True):
     reason: str
     slowness: Slowness | None = None
     share: float = 0.0  # of the time that the others waited for it more than it did, when it was found; 0: by its steps
-    took_ns: int = 0  # from its beginning until it was sure
+    took_ns: int = 0  # from its beginning until it was found, or as long as it must last
     from_start: bool = False
     first_share: float = 0.0  # the share as it was first found
     found_looks: int = 0  # of the job, when it was
@@ -217,7 +218,7 @@ class SlowDetector:
         since = " since the first steps" if from_start else " more and more" if grows else ""
         price = price_of(slowness, at_most=watched.looks.nccl)
         reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
-        took_ns = before.took_ns if before and told else max(seen.at_ns - since_ns, _LASTS_NS)
+        took_ns = before.took_ns if before and same else max(seen.at_ns - since_ns, _LASTS_NS)
         return _Slow(
             job,
             least.ranks,
@@ -338,8 +339,16 @@ def _is_usual(looks: Looks, least: Least) -> bool:
     mine = [member for member in looks.members if member.rank in least.ranks]
     steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
     return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share) or is_seldom(
-        differences(lately, least.ranks), [min(each) for each in steps]
+        _beyond_chance(lately, least.ranks), [min(each) for each in steps]
     )
+
+
+def _beyond_chance(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:
+    """Look by look, by how much less these wait than others do in their turn: somebody comes last in every step."""
+    each = leads_of_looks([column for _, column in columns])
+    rest = [leads for (rank, _), leads in zip(columns, each, strict=True) if rank not in ranks]
+    chance = [sum(of_look) / len(of_look) for of_look in zip(*rest, strict=True)]
+    return [less - by_chance for less, by_chance in zip(differences(columns, ranks), chance, strict=True)]
 
 
 def price_of(slowness: Slowness | None, *, at_most: bool) -> str:

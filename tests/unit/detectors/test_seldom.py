@@ -60,3 +60,10 @@ def test_a_rank_that_evaluates_or_saves_now_and_then_is_no_slow_rank(
 
 def test_a_loader_whose_every_tenth_batch_is_late_makes_a_slow_rank() -> None:
     assert confirmed(Job("data loader", 4, 0.3, 1, 20.0, step_scale=0.25), 100, 1) == {(1,)}
+
+
+def test_with_much_jitter_somebody_comes_last_in_every_step_and_that_is_no_state_of_rank_0() -> None:
+    job = Job(
+        "nothing", 8, 0.0, 0, 0.0, "nccl ahead", step_scale=0.25, design="evaluates", jitter=0.6, design_seed=400093
+    )
+    assert not confirmed(job, 160, 400093)
