@@ -115,3 +115,13 @@ def test_a_traceback_in_a_box_is_read_behind_a_loggers_mark(mark: str) -> None:
         "ValueError: shard 17 is empty\n"
     )
     assert told(marked(box, mark) + ranked(PEER_LOST, 0)) == ("rank_raised", (2,))
+
+
+def test_a_crash_at_a_local_rank_is_of_the_rank_that_its_launcher_saw_crash_there() -> None:
+    crash = marked('Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f1 (most recent call first):\n'
+                   '  File "/a.py", line 7 in collate\n', "[default1]:")  # fmt: skip
+    other = SUMMARY.format(rank=4, code=-15, pid=70, traceback="Signal 15 (SIGTERM) received by PID 70")
+    end = SUMMARY.format(rank=9, code=-11, pid=81, traceback="Signal 11 (SIGSEGV) received by PID 81")
+    end = end.replace("(local_rank: 9)", "(local_rank: 1)").replace("node0", "node1")
+    assert told(crash + other + end) == ("rank_exited", (9,))
+    assert told(crash)[0] == "rank_exited"
