@@ -19,7 +19,7 @@ if [ $# -gt 0 ]; then exec "$bin/python" -m pytest "$@"; fi
 code=0
 "$bin/python" -m pytest --numprocesses 2 --dist loadfile tests/unit || code=$?
 # Half of what they do is waiting for jobs, daemons and Prometheus.
-"$bin/python" -m pytest --numprocesses 3 --dist loadfile tests/integration tests/e2e || code=$((code | $?))
+"$bin/python" -m pytest --numprocesses 4 --dist loadfile tests/integration tests/e2e || code=$((code | $?))
 if [ $code -ne 1 ]; then exit $code; fi
 # Live tests run real jobs against real clocks; where others use the machine one may lose its race. What fails twice fails.
 say "once more, by themselves, the tests that failed above (each is a defect of the test or of what it tests: mend it)"
