@@ -14,6 +14,7 @@ from stallwatch.incidents.store import SILENCES
 from stallwatch.loop.protocols import Store
 
 log = logging.getLogger("stallwatch.incidents")
+_KEPT = msgspec.json.Decoder(silence.Kept)  # made once: threads decode too
 
 
 class KeptSilences:
@@ -37,7 +38,7 @@ class KeptSilences:
         """Given the file that a daemon before this one left, return the lives with what of it still holds; a file that
         cannot be read silences nobody."""
         try:
-            kept = msgspec.json.decode(data, type=silence.Kept) if data else silence.Kept()
+            kept = _KEPT.decode(data) if data else silence.Kept()
         except NOT_JSON as error:
             log.warning("what was silenced before is not known any more: %s cannot be read | %s", SILENCES, error)
             return lives
