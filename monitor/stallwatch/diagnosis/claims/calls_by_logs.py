@@ -15,7 +15,7 @@ from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 _SIGABRT = 6
-_TRUNCATED = re.compile(r"receiving (?P<received>\d+) bytes instead of (?P<expected>\d+)")
+_SIZES = re.compile(r"(?:receiving |op\.nbytes\. )(?P<received>\d+) (?:bytes instead of|vs) (?P<expected>\d+)")
 _MOST_FACTS = 6
 
 
@@ -30,7 +30,7 @@ def mismatch(analysis: Analysis) -> Saying:
     one = min(told, key=lambda one: not _aborted(analysis, one.rank))
     event = one.event
     received, expected = _message_sizes(event)
-    by = "NCCL" if event.exception else "gloo"
+    by = "NCCL" if "message truncated" in f"{event.message or ''} {event.text}" else "gloo"
     sender = tuple(rank for rank in event.ranks if rank != one.rank)
     return Claim(
         cause="collective_mismatch",
@@ -52,7 +52,7 @@ def _message_sizes(event: LogEvent) -> tuple[str, str]:
     """Bytes that came, and bytes that were expected, in the words of gloo's line or of NCCL's last error."""
     if event.numel_in is not None and event.numel_out is not None:
         return str(event.numel_in), str(event.numel_out)
-    match = _TRUNCATED.search(event.message or "")
+    match = _SIZES.search(event.message or "")
     return (match["received"], match["expected"]) if match else ("more", "fewer")
 
 

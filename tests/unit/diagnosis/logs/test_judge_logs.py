@@ -53,6 +53,13 @@ def test_gloos_refusal_of_a_message_accuses_nobody() -> None:
     assert verdict.missing
 
 
+def test_gloo_s_refusal_as_an_exception_is_gloo_s() -> None:
+    text = "[enforce fail at ../gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4"
+    event = LogEvent("exception", f"RuntimeError: {text}", 1, exception="RuntimeError", message=text)
+    summary = judge(_job((event,), ())).verdicts[0].summary
+    assert "received 8 bytes in a collective where it expected 4, and was aborted by gloo" in summary
+
+
 def test_the_rank_that_gloo_aborted_is_the_one_whose_log_is_cited_and_not_accused() -> None:
     """All ranks write to one file, so each of them seems to have printed what gloo said to rank 1."""
     event = LogEvent("size_mismatch", "op.preamble.length <= op.nbytes. 8 vs 4", 1, numel_in=8, numel_out=4)
