@@ -30,6 +30,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, Together, Told
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.framing import Unpacker, pack
+from stallwatch.outputs.left_messages import LeftMessages
 from stallwatch.outputs.spool import Message, Spool
 from tests.builders.clock import SECOND_NS, WALL_NS
 from tests.chaos.fleet_story import UNDECIDED_SECONDS, Story, host, scene
@@ -133,6 +134,7 @@ class Daemon:
         link = Link(SETTINGS, host(number), self._start_child, judge, self._clock.seconds)
         self._fleet = Fleet(link, self._clock, host(number), self._told)
         self._sending: list[tuple[float, float, Message, Incident]] = []
+        self._left = LeftMessages(self.spool.queue, self._clock.monotonic_ns())
         self.alive = True
 
     @property
@@ -240,7 +242,8 @@ class Daemon:
                 return
             self.spool = self.spool.without([message])
         self._sending = [one for one in self._sending if one[0] > now]
-        for message in self.spool.queue:
+        self._left.note(self.lives.incidents())
+        for message in self._left.ready(self.spool.queue, self._clock.monotonic_ns()):
             if not any(one[2] is message for one in self._sending):  # left by a daemon before this one
                 left = next((one for one in self.lives.incidents() if one.incident_id == message.incident_id), None)
                 if left is not None:
@@ -256,7 +259,7 @@ class Daemon:
         step = due(incident, self.spool.told.get(known, ()), "warning", self.spool.verdicts.get(known, ""))
         if step is None:
             return
-        message = Message(known, step, 0, msgspec.Raw(b"{}"))
+        message = Message(known, step, 0, msgspec.Raw(b"{}"), shared=True)
         self.spool, _ = self.spool.with_message(message, covered(incident, step), verdict_key(incident))
         message = self.spool.queue[-1]
         self._sending.append((now + self._world.rng.choice([0.25, 0.5, 2.0]), now, message, incident))

@@ -21,6 +21,7 @@ from stallwatch.outputs.back_off import BackOff
 from stallwatch.outputs.delivery import Delivered as Arrived
 from stallwatch.outputs.delivery import DeliveryResult, Later, ReadyPoster
 from stallwatch.outputs.documents import HeldBack
+from stallwatch.outputs.left_messages import LeftMessages
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
 
@@ -84,6 +85,7 @@ class Notifier:
         self._changed = threading.Condition()
         self._spool = Spool()
         self._saved = self._spool
+        self._left = LeftMessages()
         results = ("delivered", "repeated", "retried", "refused", "dropped")
         self._counts: Counter[str] = Counter(dict.fromkeys(results, 0))
         self._delivery_problem: str | None = None
@@ -111,12 +113,14 @@ class Notifier:
                 f"{self._file.path}: {error.strerror}",
                 "Set daemon.state_directory (STALLWATCH_DAEMON_STATE_DIRECTORY) to a directory that you can write.",
             ) from error
+        self._left = LeftMessages(self._spool.queue, self._clock.monotonic_ns())
         self._worker = threading.Thread(target=self._work, name=self.name, daemon=True)
         self._worker.start()
 
     def publish(self, report: NodeReport) -> None:
         """Note the incidents that have taken a step to be told; sending is a thread's."""
         with self._changed:
+            self._left.note(report.incidents)
             for incident in report.incidents:
                 known = incident.incident_id
                 if incident.together is not None and incident.together.told is not None:
@@ -138,8 +142,9 @@ class Notifier:
         critical = incident.severity == "critical" and step in ("told", "escalated")
         job, queued_ns = incident.job, self._clock.wall_ns()
         message = Message(
-            incident.incident_id, step, queued_ns, body, line, False, job.owner, job.training_job, critical
-        )
+            incident.incident_id, step, queued_ns, body, line, False, job.owner, job.training_job, critical,
+            shared=incident.together is not None,
+        )  # fmt: skip
         self._spool, dropped = self._spool.with_message(message, covered(incident, step), verdict_key(incident))
         self._counts["dropped"] += dropped
 
@@ -242,7 +247,8 @@ class Notifier:
         return self._rests_ns is not None and self._clock.monotonic_ns() >= self._rests_ns
 
     def _choose(self) -> tuple[Message, ...]:
-        return self._back_off.chosen(self._cap, self._spool.queue, self._clock.monotonic_ns())
+        now_ns = self._clock.monotonic_ns()
+        return self._back_off.chosen(self._cap, self._left.ready(self._spool.queue, now_ns), now_ns)
 
     def _seconds_to_wait(self) -> float | None:
         """Until something may be due that is not now; None where that is for others to say."""
@@ -250,7 +256,7 @@ class Notifier:
         moments = [self._rests_ns or 0]
         if self._spool.queue:
             budget_ns = self._cap.not_before_ns(self._spool.queue, now_ns) or 0
-            moments += [*self._back_off.moments_ns(), budget_ns]
+            moments += [*self._back_off.moments_ns(), budget_ns, self._left.until_ns]
         later = [moment_ns for moment_ns in moments if moment_ns > now_ns]
         return (min(later) - now_ns) / 1e9 if later else None
 

@@ -30,6 +30,7 @@ class Message(msgspec.Struct, frozen=True):
     owner: str = ""  # whose job it tells of
     training_job: str = ""
     critical: bool = False
+    shared: bool = False  # other nodes see the incident too, and may tell of it
 
 
 class Spool(msgspec.Struct, frozen=True):
@@ -67,17 +68,33 @@ class Spool(msgspec.Struct, frozen=True):
         return Delivered(steps, self.verdicts.get(incident_id, ""), self.threads.get(incident_id, ""))
 
     def with_delivered(self, incident_id: str, elsewhere: Delivered) -> "Spool":
-        """Note what another node has delivered, so that what follows edits and does not add."""
-        own = self.told.get(incident_id, ())
+        """Note what another node has delivered, so that what follows edits and does not add; what waits here and tells
+        the same is not sent any more."""
+        spool = self._withdrawn(incident_id, elsewhere)
+        own = spool.told.get(incident_id, ())
         steps = tuple(step for step in elsewhere.steps if step not in own)
         if not steps:
-            return self
-        spool = replace(self, told={**self.told, incident_id: (*own, *steps)})
-        if elsewhere.verdict and incident_id not in self.verdicts:
-            spool = replace(spool, verdicts={**self.verdicts, incident_id: elsewhere.verdict})
+            return spool
+        spool = replace(spool, told={**spool.told, incident_id: (*own, *steps)})
+        if elsewhere.verdict and incident_id not in spool.verdicts:
+            spool = replace(spool, verdicts={**spool.verdicts, incident_id: elsewhere.verdict})
         if elsewhere.thread and incident_id not in self.threads:
             spool = spool.with_thread(incident_id, elsewhere.thread)
         return spool
+
+    def _withdrawn(self, incident_id: str, elsewhere: Delivered) -> "Spool":
+        """An update is no step of which there is one: ours may be of what came later."""
+        same = {step for step in elsewhere.steps if step != "updated"}
+        waiting = [one for one in self.queue if one.incident_id == incident_id]
+        gone = [one for one in waiting if one.step in same]
+        if not gone:
+            return self
+        steps = {one.step for one in gone}
+        if "told" in steps and all(one.step != "escalated" for one in waiting):
+            steps.add("escalated")  # which that message may have settled with it
+        told = tuple(step for step in self.told.get(incident_id, ()) if step not in steps)
+        verdicts = {known: verdict for known, verdict in self.verdicts.items() if known != incident_id}
+        return replace(self.without(gone), told={**self.told, incident_id: told}, verdicts=verdicts)
 
     def without(self, messages: Sequence[Message]) -> "Spool":
         """The spool without these messages."""

@@ -89,6 +89,22 @@ def test_between_the_send_and_the_commit_a_death_costs_a_second_message_under_th
     assert len({one.key for one in sent}) == 1
 
 
+def test_what_a_daemon_left_unsent_is_not_sent_after_its_restart_if_another_node_has_told_it_meanwhile() -> None:
+    first = told(sent_in(Story(culprit=5)))[0]
+    sent = told(sent_in(Story(culprit=5, dies={first.node: first.queued_at + 0.5}, back_after={first.node: 25.0})))
+    assert named(sent) == [(5,)]
+    assert sent[0].node != first.node
+
+
+def test_what_a_daemon_left_unsent_is_sent_after_its_restart_if_nobody_else_can() -> None:
+    first = told(sent_in(Story(nodes=2, culprit=2)))[0]
+    story = Story(nodes=2, culprit=2, dies={first.node: first.queued_at + 0.5}, back_after={first.node: 25.0})
+    story.dies[1 - first.node] = 3.0
+    sent = told(sent_in(story))
+    assert (sent[0].node, len(sent)) == (first.node, 1)
+    assert sent[0].at < first.queued_at + 60
+
+
 # The meeting place does not answer.
 
 

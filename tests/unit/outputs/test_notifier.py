@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.errors import EXIT_USAGE, StallwatchError, UsageError
+from stallwatch.model.incident import Delivered as DeliveredThere
+from stallwatch.model.incident import Together, Told
 from stallwatch.node.disk import DiskChildEnded
 from stallwatch.outputs.delivery import Delivered, Later, Refused
 from stallwatch.outputs.notifier import Notifier
@@ -66,6 +68,45 @@ def test_what_was_not_delivered_goes_out_after_a_restart(bench: Bench) -> None:
     bench.answer(Delivered("ok"))
     assert bench.attempt() == "told"
     bench.settled(delivered=1)
+
+
+SHARED = Together(speaks=True)
+NOT_YET = Together(why="the job's nodes have not agreed yet which of them tells")
+
+
+def left(bench: Bench) -> None:
+    """A daemon ends with a message unsent that tells of an incident of several nodes; the next one hears first of
+    another."""
+    bench.answer(Later("500"))
+    bench.publish(incident(together=SHARED))
+    bench.settled(retried=1)
+    bench.restart()
+    bench.answer(Delivered("ok"))
+    bench.publish(incident(together=NOT_YET), incident(incident_id="llama-7b-2"))
+    assert bench.incident() == "llama-7b-2"
+    bench.settled(delivered=1)
+
+
+def test_what_a_daemon_left_unsent_is_not_sent_where_another_node_has_told_it(bench: Bench) -> None:
+    left(bench)
+    told = Told({"slack": DeliveredThere(("told", "escalated"), "not_entered 2")})
+    bench.publish(incident(together=Together(why="node2 tells of it", told=told)))
+    assert bench.notifier.queued() == 0
+
+
+def test_what_a_daemon_left_unsent_goes_once_it_is_this_nodes_to_tell(bench: Bench) -> None:
+    left(bench)
+    bench.answer(Delivered("ok"))
+    bench.publish(incident(together=SHARED))
+    assert bench.incident() == "llama-7b-1"
+
+
+def test_what_a_daemon_left_unsent_goes_after_a_while_whoever_is_to_tell(bench: Bench) -> None:
+    left(bench)
+    bench.answer(Delivered("ok"))
+    bench.clock.advance(25)
+    bench.publish(incident(together=NOT_YET))
+    assert bench.incident() == "llama-7b-1"
 
 
 def test_it_waits_as_long_as_the_server_asks(bench: Bench) -> None:
