@@ -3,7 +3,7 @@
     python -m tests.bench.bench_slow_ranks --cells sleep/0.3/0.2 [--runs 1] [--at-once 1] [--cores 0-3] [--seconds 540]
     python -m tests.bench.lanes --lanes 4 --cores 0-15 --seconds 560 --out FOLDER -- tests.bench.bench_slow_ranks \\
         --cells sleep,cpu/0.2,0.3,1/0.05,0.2,1/4,8 gpu/0.3,1/0.2/4/nccl --runs 10 --at-once 2 --done FOLDERS
-    python -m tests.bench.bench_slow_ranks --table FOLDERS
+    python -m tests.bench.bench_slow_ranks --table FOLDERS   (--each FOLDERS: a line for each run)
 
 A cell is `by/extra/step seconds[/ranks[/back end]]`, each a list; the first cells are played first, all of them before
 the second run of any. What stands in the files beneath `--done` is not played again. Each run is slow until it was told
@@ -34,7 +34,7 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs, lanes
-from tests.bench.slow_runs import PROGRAM, Cell, Run, cells_of, line_of, places, played, table
+from tests.bench.slow_runs import PROGRAM, Cell, Run, cells_of, each, line_of, places, played, table
 
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 POLL_SECONDS = 0.5
@@ -43,8 +43,8 @@ _ENOUGH_SECONDS = 6.0  # after it was over: is it told again?
 
 def main() -> int:
     options = parser().parse_args()
-    if options.table:
-        print(table(played(options.table)))
+    if options.table or options.each:
+        print(each(played(options.each)) if options.each else table(played(options.table)))
         return 0
     if options.cores:
         os.sched_setaffinity(0, lanes.cores_of(options.cores))  # the daemon's and the ranks', too
@@ -266,6 +266,7 @@ def parser() -> argparse.ArgumentParser:
     lanes.add_options(parser)
     parser.add_argument("--done", type=Path, nargs="*", default=[], help="files of lanes, or folders of them")
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files or folders, play nothing")
+    parser.add_argument("--each", type=Path, nargs="+", help="the same with a line for each run")
     parser.add_argument("--keep", type=Path, help="a folder that is made: the daemon's, with the evidence")
     parser.add_argument("--log", action="store_true")
     return parser

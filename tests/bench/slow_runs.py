@@ -10,7 +10,19 @@ import msgspec
 from tests.bench import lanes
 
 # As the program has it: nobody is to be told of these. Their extra is of what is uneven.
-BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts", "wander", "surge")
+BY_DESIGN = (
+    "logs",
+    "evaluates",
+    "saves",
+    "uneven",
+    "experts",
+    "wander",
+    "surge",
+    "jitter",
+    "heavy",
+    "pipeline",
+    "warmup",
+)
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_rank.py"
 _LIKE = {"creep": "sleep", "wander": "sleep"}
 _SHARED_CODE = {"cpu": "compute", "beside": "consume"}  # the function in which all ranks or one spend the time
@@ -214,6 +226,34 @@ def table(runs: Sequence[Run]) -> str:
     if len(order) > 1 and slow:
         rows.append("| " + " | ".join(("all slow", "", "", "", "", *_counted(slow))) + " |")
     return "\n".join(rows)
+
+
+_EACH = (
+    "by", "slower", "step", "ranks", "found", "rank right", "told: s", "times told", "taken back", "over after: s",
+    "cost said / true: s", "step said / true: s", "truly", "why right", "where", "load",
+)  # fmt: skip
+
+
+def each(runs: Sequence[Run]) -> str:
+    """A line of Markdown for each run."""
+    rows = ["| " + " | ".join(_EACH) + " |", "|" + " --- |" * len(_EACH)]
+    for run in sorted(runs, key=lambda r: (r.cell.calm, r.cell.by, r.cell.extra, r.cell.step_seconds, r.number)):
+        cell = run.cell
+        found = ("**called slow**" if run.told else "no, calm") if cell.calm else "yes" if run.told else "**missed**"
+        truly = "–" if run.true_share is None or cell.calm else f"{run.true_share:+.0%}"
+        rows.append("| " + " | ".join((
+            cell.by, f"{cell.extra:+.0%}", f"{cell.step_seconds:g} s", str(cell.ranks), found,
+            _yes(run.rank_right if run.told and not cell.calm else None), _number(run.told_after), str(len(run.told)),
+            "**yes**" if run.taken_back else "no", _number(run.over_after),
+            f"{_number(run.cost_told)} / {_number(run.cost_true)}",
+            f"{_number(run.step_told)} / {_number(run.step_true)}", truly, _yes(run.why_right), run.where,
+            f"{run.load:.0f}",
+        )) + " |")  # fmt: skip
+    return "\n".join(rows)
+
+
+def _yes(value: bool | None) -> str:
+    return "–" if value is None else "yes" if value else "**no**"
 
 
 def _counted(runs: Sequence[Run]) -> Iterator[str]:

@@ -29,11 +29,26 @@ from stallwatch.demo.training import choose_device
 
 BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep")
 # What is so by design, and nobody's fault: of these nobody is to be told. Some have an --extra: what rank 0 logs,
-# always (logs), another rank every few steps (wander), one rank that gets what the others lose (surge).
-BY_DESIGN = ("logs", "evaluates", "saves", "uneven", "experts", "wander", "surge")
+# always (logs), another rank every few steps (wander), one rank that gets what the others lose (surge), how much each
+# rank's steps vary (jitter, and heavy: a few steps much more). Stages hand on to each other, the first and the last
+# with half the work (pipeline); the first steps are longer, on one rank more than on others (warmup).
+BY_DESIGN = (
+    "logs",
+    "evaluates",
+    "saves",
+    "uneven",
+    "experts",
+    "wander",
+    "surge",
+    "jitter",
+    "heavy",
+    "pipeline",
+    "warmup",
+)
 SETTLED = 8  # steps
 AGREE_SECONDS = 2.0  # how often, by steps of their usual length
 LOGGING = 0.05  # of a step
+MICROBATCHES = 4
 
 
 def options() -> argparse.Namespace:
@@ -118,6 +133,8 @@ class Slowly(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 def main() -> None:
     chosen = options()
+    if chosen.by in ("jitter", "heavy"):
+        chosen.jitter, chosen.heavy = chosen.extra, chosen.by == "heavy"
     beat = stallwatch.attach()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
@@ -178,6 +195,8 @@ def main() -> None:
             until = time.monotonic() + work
             batch = next(loader)  # slow: loader
             time.sleep(max(0.0, until - time.monotonic()))
+        elif chosen.by == "pipeline":
+            batch = pipeline(work, device)
         elif chosen.by == "surge":
             batch = torch.randn(32, 64)
             time.sleep(work + extra)  # more of the same
@@ -217,12 +236,27 @@ def mark(rank: int, what: str, step: int) -> tuple[float, int]:
     return at, step
 
 
+def pipeline(work: float, device: torch.device) -> torch.Tensor:
+    """One step of this rank's stage: what it gets it hands on, a part of the batch at a time."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    batch = torch.randn(32, 64, device=device)
+    for _ in range(MICROBATCHES):
+        if rank:
+            dist.recv(batch, rank - 1)
+        time.sleep(work * (0.5 if rank in (0, last) else 1.0) / MICROBATCHES)
+        if rank < last:
+            dist.send(batch, rank + 1)
+    return batch
+
+
 def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
     """What a rank does beside its usual work, in steps."""
     if kind == "uneven":  # lengths of sequences
         return min(draw.lognormvariate(-1.2, 0.8), 3.0)
     if kind == "experts":  # each rank's own load, which changes with the data
         return 0.5 * random.Random(rank + 31 * (step // 20)).random() + 0.1 * draw.random()
+    if kind == "warmup" and step < 2 * SETTLED:
+        return 2.0 + (4.0 if rank == 1 else 0.0)
     if rank or step < SETTLED:
         return 0.0
     if kind == "evaluates":
