@@ -1,15 +1,19 @@
 """What torch, gloo, NCCL, the launcher and the kernel wrote themselves: the only witness where there are logs and
 nothing else, and of ranks that left no dump."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
-from stallwatch.diagnosis.logs import start
 from stallwatch.diagnosis.logs.blame import operation_name
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
@@ -114,7 +118,7 @@ def init(analysis: Analysis) -> Saying:
     """Who did not come to the rendezvous, or did not write what others asked the store for."""
     if analysis.graph.waits:
         return None
-    found = start.who_is_missing(analysis.case.logs, analysis.case.observed)
+    found = _who_is_missing(analysis.case.logs)
     if found is None:
         return None
     cause: Cause = "init_missing" if found.at_rendezvous else "not_entered"
@@ -122,7 +126,7 @@ def init(analysis: Analysis) -> Saying:
         cause=cause,
         culprits=found.ranks,
         confidence="likely",
-        because=tuple(Fact(text, source) for text, source in found.facts),
+        because=found.facts,
         where="unknown",
         operation=found.operation,
         told_waiting=found.waiting,
@@ -132,10 +136,10 @@ def init(analysis: Analysis) -> Saying:
 def communicator(analysis: Analysis) -> Saying:
     """All members began a communicator of NCCL, and none completed it."""
     logs = analysis.case.logs
-    found = start.incomplete(logs)
+    found = _incomplete(logs)
     if found is None or analysis.graph.waits or _seen(analysis):
         return None
-    fact = Fact(*start.oddities(logs)[-1])
+    fact = _oddities(logs)[-1]
     comm, ranks, size = found
     if len(ranks) < size:
         return Rejected("comm_stuck", f"{fact.fact}: of the other members nothing is told")
@@ -147,8 +151,7 @@ def communicator(analysis: Analysis) -> Saying:
 def undecided(analysis: Analysis) -> Claim | None:
     """What the logs tell though it decides nothing, and what would."""
     logs = analysis.case.logs
-    facts = [Fact(text, source) for text, source in start.oddities(logs)]
-    facts += [Fact(headline(one), one.source) for one in logs.told]
+    facts = [*_oddities(logs), *(Fact(headline(one), one.source) for one in logs.told)]
     if not facts:
         facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
     if not facts or analysis.graph.waits or _seen(analysis):
@@ -159,8 +162,8 @@ def undecided(analysis: Analysis) -> Claim | None:
     )
     waiting = tuple(sorted({rank for group in logs.groups for rank in group.waiters}))
     words = words_for(logs.told[0]) if logs.told else None
-    if start.stale_store(logs):
-        words = Words("", start.STALE_STORE_STEP, "start")
+    if _too_many(logs):
+        words = Words("", _STALE_STORE_STEP, "start")
     return Claim(
         cause="undecided",
         culprits=(),
@@ -247,3 +250,119 @@ def _ranks(one: LoggedFailure) -> tuple[int, ...]:
 def _seen(analysis: Analysis) -> set[int]:
     """Ranks whose process or stack was looked at: what they do, their log does not decide."""
     return {rank for rank, evidence in analysis.case.evidence.items() if evidence.processes or evidence.stacks}
+
+
+# The start of a job: who did not come, and what does not fit together.
+
+_STALE_STORE_STEP = (
+    "Look who else uses MASTER_PORT (`ss -ltnp | grep MASTER_PORT`): end what an older run left there, or take another "
+    "port."
+)
+_INIT = ("init_timeout", "init_waiting")
+
+
+class _Missing(NamedTuple):
+    """Ranks that did not come while others waited for them."""
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    at_rendezvous: bool  # False: they came to init_process_group, and not to what was called next
+    operation: str
+    facts: tuple[Fact, ...]
+
+
+def _who_is_missing(logs: LogReading) -> _Missing | None:
+    """Given what logs tell, return the ranks that others waited for at the start, where the text proves them."""
+    if any(one.kind == "collective_timeout" for one in logs.told):
+        return None  # the job had communicated
+    return _by_store_keys(logs) or _by_count(logs)
+
+
+def _by_store_keys(logs: LogReading) -> _Missing | None:
+    """Ranks name whom they wait for: the one that writes NCCL's id, or a key of gloo."""
+    waits: dict[int, list[LogEvent]] = defaultdict(list)
+    waiting: set[int] = set()
+    for one in logs.told:
+        event = one.event
+        if one.kind != "init_timeout" or not event.ranks or one.rank is None:
+            continue
+        waiting.add(one.rank)
+        if event.group_rank is not None and event.group_rank != one.rank:
+            return None  # ranks of a group that is not the whole job: whom they name is not known
+        for rank in event.ranks:
+            waits[rank].append(event)
+    missing = sorted(set(waits) - waiting)
+    if not missing:
+        return None
+    event = waits[missing[0]][0]
+    of_nccl = "ncclUniqueId" in event.text
+    what = "to set NCCL's unique id" if of_nccl else "to write its address into the store"
+    facts = tuple(Fact(f"{named(waiting)} waited for rank {rank} {what}", _place(waits[rank][0])) for rank in missing)
+    return _Missing(
+        tuple(missing),
+        tuple(sorted(waiting)),
+        not of_nccl,
+        "the first collective" if of_nccl else "init_process_group",
+        facts,
+    )
+
+
+def _by_count(logs: LogReading) -> _Missing | None:
+    """As many as came have written it: who has not is missing."""
+    told = [e for e in logs.events if e.kind in _INIT and e.rank is not None and e.joined is not None and e.expected]
+    if not told:
+        return None
+    expected = {event.expected for event in told}
+    came = {event.rank for event in told if event.rank is not None}
+    most = max(event.joined or 0 for event in told)
+    size = expected.pop()
+    if expected or size is None or most != len(came) or most >= size or max(came) >= size:
+        return None
+    missing = tuple(rank for rank in range(size) if rank not in came)
+    last = max(told, key=lambda event: event.joined or 0)
+    fact = f"{most} of {size} ranks came to the store's barrier: {rank_ranges(came)}"
+    return _Missing(missing, tuple(sorted(came)), True, "init_process_group", (Fact(fact, _place(last)),))
+
+
+def _oddities(logs: LogReading) -> list[Fact]:
+    """What does not fit together at the start: too many at the store, communicators begun and not completed."""
+    text = "{} came to a store that waits for {}: it is an older job's, or another job uses the same port"
+    too_many = [Fact(text.format(event.joined, event.expected), _place(event)) for event in _too_many(logs)]
+    return [*too_many[:1], *_communicators(logs)]
+
+
+def _too_many(logs: LogReading) -> list[LogEvent]:
+    """Where more ranks joined than the job has: a store of an earlier attempt counts on."""
+    return [e for e in logs.events if e.kind in _INIT and e.joined is not None and e.expected and e.joined > e.expected]
+
+
+def _incomplete(logs: LogReading) -> tuple[str, tuple[int, ...], int] | None:
+    """The communicator that was begun and not completed: its id, the ranks in it that began, its size."""
+    began: dict[str, dict[int, LogEvent]] = defaultdict(dict)
+    completed: dict[str, set[int]] = defaultdict(set)
+    for event in logs.events:
+        if event.comm is None or event.group_rank is None:
+            continue
+        if event.kind == "nccl_init_started":
+            began[event.comm][event.group_rank] = event
+        elif event.kind == "nccl_init_complete":
+            completed[event.comm].add(event.group_rank)
+    for comm, ranks in sorted(began.items()):
+        open_ = sorted(set(ranks) - completed[comm])
+        if open_:
+            return comm, tuple(open_), next(iter(ranks.values())).expected or 0
+    return None
+
+
+def _communicators(logs: LogReading) -> list[Fact]:
+    found = _incomplete(logs)
+    if found is None:
+        return []
+    comm, ranks, size = found
+    event = next(e for e in logs.events if e.comm == comm and e.kind == "nccl_init_started")
+    begun = f"NCCL's communicator {comm} of {size} ranks was begun by {named(ranks)} and not completed"
+    return [Fact(begun, _place(event))]
+
+
+def _place(event: LogEvent) -> str:
+    return f"{event.source}:{event.line}" if event.source else "log"
