@@ -5,7 +5,7 @@ import re
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named, waiting_facts
-from stallwatch.diagnosis.job.launch_counts import launched_other, ranks_awaited
+from stallwatch.diagnosis.job.groups import launched_other, ranks_awaited
 from stallwatch.model.verdict import Fact, Mismatch
 
 _SOURCE = "NCCL RAS"

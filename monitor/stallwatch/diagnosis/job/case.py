@@ -11,17 +11,19 @@ from itertools import accumulate
 import msgspec
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.job import ended_at_start
 from stallwatch.diagnosis.job.groups import (
     _DEFAULT_DESCRIPTIONS,
     Group,
     GroupStream,
+    Launches,
     completed,
     family,
     first_difference,
+    launches_of,
     named_ends,
+    ranks_behind,
 )
-from stallwatch.diagnosis.job.launch_counts import Launches, launches_of, ranks_behind
+from stallwatch.diagnosis.job.leaving import cleared_away, ended_in_vain
 from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
 from stallwatch.diagnosis.logs.log_reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature
@@ -151,12 +153,12 @@ class Case:
     @cached_property
     def ended_at_the_start(self) -> frozenset[int]:
         """Ranks whose time-out ended them where they waited at the start of the job, for one that was elsewhere."""
-        return ended_at_start.victims(self)
+        return ended_in_vain(self)
 
     @cached_property
     def cleared_away(self) -> frozenset[int]:
         """Ranks that lived and did not come, and that their launcher ended when others had waited in vain."""
-        return ended_at_start.cleared_away(self)
+        return cleared_away(self)
 
     def activity(self, rank: int) -> RankActivity:
         """What a rank does; one that says nothing where it was not read."""
