@@ -6,7 +6,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.claims import (
     called_elsewhere,
-    calls_by_logs,
+    calls_without_recorder,
     collective_mismatch,
     comm_stuck,
     gpu,
@@ -36,7 +36,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     collective_mismatch.roots_differ,
     collective_mismatch.claim,
     p2p_unmatched.sizes_differ,
-    calls_by_logs.mismatch,
+    calls_without_recorder.mismatch,
     p2p_unmatched.cycle_of_waits,
     p2p_unmatched.unrecorded,
     init_missing.groups_differ,
@@ -50,7 +50,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     launched_less.claim,
     called_elsewhere.claim,
     told_by_logs.barrier,
-    calls_by_logs.watchdog,
+    calls_without_recorder.watchdog,
     told_by_logs.communicator,
     told_by_logs.over,
     collective_mismatch.one_call_off,
