@@ -5,13 +5,11 @@ from collections.abc import Callable
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.claims import (
-    called_elsewhere,
     calls_without_recorder,
     collective_mismatch,
     comm_stuck,
     gpu,
     init_missing,
-    launched_less,
     moving,
     not_entered,
     p2p_unmatched,
@@ -47,8 +45,8 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     moving.waiting,
     not_entered.claim,
     rank_left.left_the_loop,
-    launched_less.claim,
-    called_elsewhere.claim,
+    calls_without_recorder.launched_less,
+    calls_without_recorder.called_elsewhere,
     told_by_logs.barrier,
     calls_without_recorder.watchdog,
     told_by_logs.communicator,

@@ -1,16 +1,18 @@
-"""Who called what, as logs tell it: the DETAIL wrapper's fingerprints, refusals of messages that are too long, and what
-NCCL's watchdogs print of each rank's last call."""
+"""Who called what, where no recorder was read: as logs tell it (the DETAIL wrapper's fingerprints, refusals of messages
+that are too long, what NCCL's watchdogs print of each rank's last call), by NCCL's own counts, by stacks alone."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.claim import Claim, Saying, named
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named, waiting_facts
+from stallwatch.diagnosis.job.groups import launched_other, ranks_awaited
 from stallwatch.diagnosis.logs import detail_mismatch
 from stallwatch.diagnosis.logs.blame import Blame, operation_name, partition_text
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.waits.unrecorded import in_transfer
 from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
@@ -161,3 +163,109 @@ def _aborted(analysis: Analysis, rank: int | None) -> bool:
     """Whether it is this rank that gloo ended: where ranks share a log, each of them seems to have printed it."""
     evidence = analysis.case.evidence.get(rank) if rank is not None else None
     return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
+
+
+# Where all stand in communication: NCCL's own counts say that a few have launched less than the others, or something
+# else. A rank whose stack stands still launches nothing more: the counts stand as well.
+
+_RAS = "NCCL RAS"
+_WHICH_CALL = ("which call of each rank it is: stallwatch.attach() lets the flight recorder be read",)
+
+
+def launched_less(analysis: Analysis) -> Saying:
+    """Who has launched less than most of a communicator, and itself waits for nobody that launched less still."""
+    case, lines = analysis.case, analysis.by_stacks_alone
+    if not (analysis.hangs and lines):
+        return None
+    # Who stands at the line of most has come as far in the loop as they, and launches as much. Who stands at another
+    # may have less only because its host waits for the GPU there.
+    most_at = next(iter(lines.values()))
+    behind = sorted(ranks_awaited(case.launches, most_at) if 2 * len(most_at) > len(case.observed) else ())
+    if alike := bool(behind):
+        compared = most_at
+    else:
+        behind, compared = sorted(ranks_awaited(case.launches, case.observed)), list(case.observed)
+    if not behind or 2 * len(behind) >= len(compared):
+        return _launched_other(analysis)
+    counts = next(each for each in case.launches if behind[0] in each)
+    most = max(sum(number for _, number in counts[rank]) for rank in compared if rank in counts)
+    mine = min(sum(number for _, number in counts[rank]) for rank in behind if rank in counts)
+    has = "has" if len(behind) == 1 else "have"
+    fact = Fact(
+        f"{named(behind)} {has} launched {mine} collectives of a communicator in which others launched {most}", _RAS
+    )
+    return Claim(
+        cause="not_entered",
+        culprits=tuple(behind),
+        confidence="likely" if alike or len(lines) == 1 else "possible",
+        because=(fact, *waiting_facts(analysis), *activity_facts(analysis, behind)),
+        where=common_where(analysis, behind),
+        missing=_WHICH_CALL,
+        told=f"{has} launched {mine} collectives, by NCCL's own count, where others launched {most}",
+        steps=(
+            f"Compare the path of {named(behind)} with another's: it left a call out. Look for a branch on the rank or "
+            "its data, an early `continue`, an exception that is caught.",
+        ),
+    )
+
+
+def _launched_other(analysis: Analysis) -> Claim | None:
+    other = launched_other(analysis.case.launches)
+    if other is None:
+        return None
+    found, expected = _torch_name(other.found), _torch_name(other.expected)
+    has = "has" if len(other.ranks) == 1 else "have"
+    fact = Fact(f"{named(other.ranks)} {has} launched {found} once where the others launched {expected}", _RAS)
+    return Claim(
+        cause="collective_mismatch",
+        culprits=other.ranks,
+        confidence="likely",
+        because=(fact, *waiting_facts(analysis), *activity_facts(analysis, other.ranks)),
+        where="collective",
+        mismatch=Mismatch("op", expected, found),
+        operation=expected,
+        missing=_WHICH_CALL,
+    )
+
+
+def _torch_name(operation: str) -> str:
+    """torch's name of what NCCL calls AllReduce."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
+
+
+# By stacks alone: every rank stands in a collective, and a few of them at another call than most.
+
+
+def called_elsewhere(analysis: Analysis) -> Saying:
+    """No recorder was read: who stands in another collective than most, or at another line, has called something else,
+    where there are no more than these two places."""
+    case = analysis.case
+    most, few = [*analysis.by_stacks_alone.values(), [], []][:2]
+    if not analysis.hangs or not few or len(analysis.by_stacks_alone) > 2 or len(most) <= len(few):
+        return None
+    calls = [{case.activity(rank).call.collective for rank in ranks} for ranks in (most, few)]
+    found_in = [case.activity(rank) for rank in case.observed]
+    # Stages of a pipeline stand at lines of their own by design; who makes a group waits for whoever comes.
+    if any(activity.place.in_store_or_init or in_transfer(activity) for activity in found_in):
+        return None
+    if any(len(names) > 1 or None in names for names in calls):
+        return None
+    (expected,), (found,) = calls
+    assert expected is not None
+    assert found is not None
+    stands = "stands" if len(few) == 1 else "stand"
+    return Claim(
+        cause="collective_mismatch",
+        culprits=tuple(sorted(few)),
+        confidence="possible",
+        because=(
+            Fact(f"{named(few)} {stands} in {found} at another line than {named(most)}, in {expected}", "py-spy"),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, few),
+        ),
+        where="collective",
+        mismatch=Mismatch("op", expected, found) if expected != found else None,
+        operation=expected,
+        missing=("what each rank called last: stallwatch.attach() lets the flight recorder be read",),
+        ends_by_itself="first_use",  # of another group, which makes its members wait for each other
+    )
