@@ -7,10 +7,19 @@ from collections.abc import Iterable, Sequence
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named, waiting_facts
 from stallwatch.diagnosis.job.groups import launched_other, ranks_awaited
-from stallwatch.diagnosis.logs import detail_mismatch
-from stallwatch.diagnosis.logs.blame import Blame, operation_name, partition_text
+from stallwatch.diagnosis.logs.blame import (
+    Blame,
+    called_by_sides,
+    detail_sides,
+    few_that_differ,
+    mismatch_words,
+    operation_name,
+    partition_text,
+    side_words,
+    what_differs,
+    who_is_behind,
+)
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
-from stallwatch.diagnosis.logs.detail_mismatch import mismatch_words
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.waits.unrecorded import in_transfer
 from stallwatch.model.evidence import LogEvent
@@ -60,14 +69,13 @@ def _message_sizes(event: LogEvent) -> tuple[str, str]:
 
 def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
     """Both sides as torch printed them; who is right, only a majority of more than two tells."""
-    sides = detail_mismatch.by_rank(told)
-    culprits, differs = detail_mismatch.minority(sides), detail_mismatch.difference(sides)
+    sides = detail_sides(told)
+    culprits, differs = few_that_differ(sides), what_differs(sides)
     facts = tuple(
-        Fact(f"rank {rank} was in {detail_mismatch.describe(side)}", "torch's DETAIL wrapper")
-        for rank, side in sorted(sides.items())
+        Fact(f"rank {rank} was in {side_words(side)}", "torch's DETAIL wrapper") for rank, side in sorted(sides.items())
     )
     one = told[0]
-    behind = detail_mismatch.behind(sides)
+    behind = who_is_behind(sides)
     facts = (*facts[:_MOST_FACTS], *(Fact(behind, "torch's DETAIL wrapper") for _ in (behind,) if behind))
     seqs = {side.seq for side in sides.values()}
     return Claim(
@@ -82,7 +90,7 @@ def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
         seq=next((side.seq for _, side in sorted(sides.items()) if side.seq is not None), None)
         if culprits or len(seqs) == 1
         else None,
-        parts=() if culprits else detail_mismatch.parts(sides),
+        parts=() if culprits else called_by_sides(sides),
         by_line=words_for(one) if differs is None else mismatch_words(differs),
     )
 

@@ -2,8 +2,8 @@
 
 import re
 
+from stallwatch.diagnosis.logs.blame import detail_sides, mismatch_words, what_differs
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
-from stallwatch.diagnosis.logs.detail_mismatch import by_rank, difference, mismatch_words
 from stallwatch.diagnosis.logs.remedies_by_text import (
     BY_TEXT,
     LOADER,
@@ -311,7 +311,7 @@ def words_for(told: LoggedFailure) -> Words:
         return gpu_words(text)
     if told.kind == "out_of_memory":
         return memory_words(text)
-    if told.kind == "collective_mismatch" and (differs := difference(by_rank([told]))):
+    if told.kind == "collective_mismatch" and (differs := what_differs(detail_sides([told]))):
         return mismatch_words(differs)
     if told.kind in _OF_ADDRESSES and (address := peer_address(text)):
         reached = address_words(address)
