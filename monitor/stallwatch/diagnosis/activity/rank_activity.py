@@ -1,16 +1,17 @@
 """What one rank does, a value for each question: where it stands, in which call, whether it moves, for which of its own
-threads and children it waits, what it raised, how its process is and how it ended; and what its recorder, its own hook
-and the source around its lines add."""
+threads and children it waits, what it raised, how its process is and how it ended; and what its recorder, its own log
+and hook, and the source around its lines add."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
-from stallwatch.diagnosis.logs.consequence import as_raised, is_consequence
+from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
-from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
+from stallwatch.model.evidence import CodeFrame, LogEvent, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
@@ -194,6 +195,63 @@ def with_transfer(activity: RankActivity, summary: RankSummary) -> RankActivity:
     )
 
 
+# What a rank's own log tells of it: the exception that it ended with, and how its launcher saw it end.
+
+
+_MOST_OF_TEXT = 300
+# Kinds that say nothing about who failed first.
+_WEAK = ("interrupted", "cancelled", "nccl_error", "size_mismatch", "init_timeout", "store_unreachable")
+
+
+def last_exception(events: Iterable[LogEvent], rank: int, *, shared: bool = False) -> RaisedException | None:
+    """Given the events of a log, return its last exception. Those that another rank wrote are left out; where ranks
+    share the file, so are those that name nobody."""
+    own = [
+        event
+        for event in events
+        if event.kind == "exception" and (event.rank == rank or (event.rank is None and not shared))
+    ]
+    own = [event for event in own if is_of_training(event)] or own
+    return _as_raised(_of_chain(own)) if own else None
+
+
+def _of_chain(events: Sequence[LogEvent]) -> LogEvent:
+    """The last exception; of those that were raised while others were handled, the first that is no consequence."""
+    chain = [events[-1]]
+    for event, after in zip(reversed(events[:-1]), reversed(events[1:]), strict=True):
+        if not after.chained:
+            break
+        chain.append(event)
+    if len(chain) > 1 and _follows(chain[-1]):
+        return chain[-1]
+    return next((event for event in chain if not _follows(event)), chain[0])
+
+
+def _follows(event: LogEvent) -> bool:
+    said = meaning(event)
+    return bool(said.consequence) or said.kind in _WEAK
+
+
+def _as_raised(event: LogEvent) -> RaisedException:
+    """Given an event with an exception, return it as what its rank raised, its text cut to a line."""
+    message = shown_message(event)
+    text = f"{event.exception}: {message}" if message else event.exception or ""
+    return RaisedException(text[:_MOST_OF_TEXT], _frame_of_job(event.frame), _follows(event))
+
+
+def _frame_of_job(frame: CodeFrame | None) -> Frame | None:
+    """A frame of a traceback, if it is the job's own code; else None."""
+    if frame is None or code_origin(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
+        return None
+    return Frame(frame.filename, frame.line, frame.name)
+
+
+def logged_end(events: Iterable[LogEvent], rank: int) -> LogEvent | None:
+    """The launcher's word on how this rank ended."""
+    told = [event for event in events if event.kind == "launcher_failure" and event.rank in (rank, None)]
+    return next((event for event in told if event.first), told[0] if told else None)
+
+
 # What its own hook and the source around its lines add to what a rank does.
 
 
@@ -303,5 +361,5 @@ def _logged_beside(rank: RankEvidence) -> str | None:
         return None
     if not any((told[-1].exception or "") in line for line in rank.log[-_LAST_LINES:]):
         return None
-    raised = as_raised(told[-1])
-    return None if raised.consequence else raised.text
+    raised = _as_raised(told[-1])
+    return None if raised.is_consequence else raised.text

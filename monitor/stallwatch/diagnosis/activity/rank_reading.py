@@ -33,6 +33,8 @@ from stallwatch.diagnosis.activity.rank_activity import (
     RaisedException,
     RankActivity,
     RankProgress,
+    last_exception,
+    logged_end,
     polls_a_child,
     with_scene,
 )
@@ -59,7 +61,7 @@ from stallwatch.diagnosis.frames.code_origin import (
     source_text,
 )
 from stallwatch.diagnosis.frames.meaning import meaning
-from stallwatch.diagnosis.logs.consequence import Raised, is_consequence, last_exception, logged_end
+from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.verdict import Fact, Frame
@@ -341,11 +343,11 @@ def _past_main(now: JudgedThread, pid: int | None) -> bool:
     return outermost.name != "<module>" and code_origin(outermost.filename).origin in (Origin.JOB, Origin.LIBRARY)
 
 
-def _raised(rank: RankEvidence) -> Raised | None:
+def _raised(rank: RankEvidence) -> RaisedException | None:
     told = next((beat.exception for beat in reversed(rank.heartbeat) if beat.exception and not beat.is_child), "")
     logged = last_exception(rank.log_events, rank.rank, shared=shares_its_log(rank))
     if told and not (logged and logged.text.startswith(told)):
-        return Raised(told, is_consequence(told), logged.frame if logged else None)
+        return RaisedException(told, logged.frame if logged else None, is_consequence(told))
     return logged
 
 
@@ -362,14 +364,13 @@ def _with_logged_end(activity: RankActivity, rank: RankEvidence) -> RankActivity
     )
 
 
-def _with_exception(activity: RankActivity, raised: Raised | None) -> RankActivity:
+def _with_exception(activity: RankActivity, raised: RaisedException | None) -> RankActivity:
     if raised is None:
         return activity
     lives = activity.known and not activity.end.gone and not activity.place.in_teardown
-    told = RaisedException(raised.text, raised.frame, raised.consequence, swallowed=lives)
     return replace(
         activity,
-        exceptions=replace(activity.exceptions, raised=told),
+        exceptions=replace(activity.exceptions, raised=replace(raised, swallowed=lives)),
         why=(*activity.why, Fact(f"it raised {raised.text}", "log")),
     )
 

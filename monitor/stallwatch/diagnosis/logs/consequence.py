@@ -1,14 +1,14 @@
 """One event of a log as what it is taken as, and what is a consequence of what: the one table that decides whether a
-line tells a cause, or what it did to others; and what a rank's own log tells of its end."""
+line tells a cause, or what it did to others."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
+import msgspec
+
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
-from stallwatch.model.evidence import CodeFrame, LogEvent
-from stallwatch.model.verdict import Frame
+from stallwatch.model.evidence import LogEvent
 
 # One event of a log with what it is taken as.
 
@@ -275,6 +275,32 @@ def _xid_follows(event: LogEvent) -> str:
     return "" if number in GPU_FAULTS | FABRIC_FAULTS | LEADING else _STOPS_NO_WORK
 
 
+def merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
+    """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
+    others = {(event.source, event.line): event for event in events if event.kind != "exception"}
+    exceptions = {(event.source, event.line) for event in events if event.kind == "exception"}
+    told = []
+    for event in events:
+        other = others.get((event.source, event.line))
+        if (
+            event.kind == "exception"
+            and other is not None
+            and (
+                passes_on(event) or other.kind == "process_failed"  # spawn's, to torch 1.7
+            )
+        ):
+            told.append((other, other.kind))
+        elif event.kind == "exception" and other is not None:
+            fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
+                      "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
+                      "direction")}  # fmt: skip
+            fields["went_on"] = event.went_on or other.went_on
+            told.append((msgspec.structs.replace(event, **fields), other.kind))
+        elif event.kind == "exception" or (event.source, event.line) not in exceptions:
+            told.append((event, event.kind))
+    return told
+
+
 def means_nothing(event: LogEvent) -> bool:
     """Lines that healthy runs have too."""
     if event.kind == "store_unreachable":
@@ -305,68 +331,3 @@ def was_tried_again(event: LogEvent, kind: str) -> bool:
 
 def _text(event: LogEvent) -> str:
     return f"{event.exception or ''} {event.message or ''} {event.text}".lower()
-
-
-# What a rank's own log tells of it: the exception that it ended with, and how its launcher saw it end.
-
-
-_TEXT_LIMIT = 300
-# Kinds that say nothing about who failed first.
-_WEAK = ("interrupted", "cancelled", "nccl_error", "size_mismatch", "init_timeout", "store_unreachable")
-
-
-class Raised(NamedTuple):
-    """An exception that a log ends with."""
-
-    text: str  # "ValueError: bad shard"
-    consequence: bool  # it only says that a peer or the store went away
-    frame: Frame | None  # innermost line of the job's code in the traceback
-
-
-def last_exception(events: Iterable[LogEvent], rank: int, *, shared: bool = False) -> Raised | None:
-    """Given the events of a log, return its last exception. Those that another rank wrote are left out; where ranks
-    share the file, so are those that name nobody."""
-    own = [
-        event
-        for event in events
-        if event.kind == "exception" and (event.rank == rank or (event.rank is None and not shared))
-    ]
-    own = [event for event in own if is_of_training(event)] or own
-    return as_raised(_of_chain(own)) if own else None
-
-
-def _of_chain(events: Sequence[LogEvent]) -> LogEvent:
-    """The last exception; of those that were raised while others were handled, the first that is no consequence."""
-    chain = [events[-1]]
-    for event, after in zip(reversed(events[:-1]), reversed(events[1:]), strict=True):
-        if not after.chained:
-            break
-        chain.append(event)
-    if len(chain) > 1 and _follows(chain[-1]):
-        return chain[-1]
-    return next((event for event in chain if not _follows(event)), chain[0])
-
-
-def _follows(event: LogEvent) -> bool:
-    said = meaning(event)
-    return bool(said.consequence) or said.kind in _WEAK
-
-
-def as_raised(event: LogEvent) -> Raised:
-    """Given an event with an exception, return it as what its rank raised, its text cut to a line."""
-    message = shown_message(event)
-    text = f"{event.exception}: {message}" if message else event.exception or ""
-    return Raised(text[:_TEXT_LIMIT], _follows(event), job_frame(event.frame))
-
-
-def job_frame(frame: CodeFrame | None) -> Frame | None:
-    """A frame of a traceback, if it is the job's own code; else None."""
-    if frame is None or code_origin(frame.filename).origin not in (Origin.JOB, Origin.LIBRARY):
-        return None
-    return Frame(frame.filename, frame.line, frame.name)
-
-
-def logged_end(events: Iterable[LogEvent], rank: int) -> LogEvent | None:
-    """The launcher's word on how this rank ended."""
-    told = [event for event in events if event.kind == "launcher_failure" and event.rank in (rank, None)]
-    return next((event for event in told if event.first), told[0] if told else None)

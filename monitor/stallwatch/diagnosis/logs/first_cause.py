@@ -4,8 +4,6 @@ is not always the cause."""
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
-
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
     RANK_WENT_ON,
@@ -15,10 +13,9 @@ from stallwatch.diagnosis.logs.consequence import (
     is_of_training,
     meaning,
     means_nothing,
-    passes_on,
+    merged,
     was_tried_again,
 )
-from stallwatch.diagnosis.logs.nobodys import owned
 from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import LogEvent
 
@@ -26,20 +23,8 @@ from stallwatch.model.evidence import LogEvent
 CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("address_in_use",),
     ("gpu_xid", "gpu_lost", "gpu_unreachable"),
-    (
-        "out_of_memory",
-        "memory_killed",
-        "memory_allocation",
-        "shared_memory",
-        "dataloader_killed",
-        "open_files",
-        "locked_memory",
-        "duplicate_gpu",
-        "cuda_error",
-        "native_crash",
-        "node_failed",
-        "evicted",
-    ),
+    ("out_of_memory", "memory_killed", "memory_allocation", "shared_memory", "dataloader_killed", "open_files",
+     "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "node_failed", "evicted"),
     ("collective_mismatch", "size_mismatch", "nccl_version_mismatch", "barrier_absent"),
     ("exception", "not_started", "native_exception"),
     ("cancelled",),
@@ -52,7 +37,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("desync_absent", "collective_timeout", "gloo_timeout"),
     ("heartbeat_stuck", "gil_clue"),
     ("interrupted",),
-)
+)  # fmt: skip
 _PLACE: Final = {kind: place for place, kinds in enumerate(CAUSES) for kind in kinds}
 _OF_A_RANK: Final = frozenset(kind for kinds in CAUSES[: _PLACE["exception"] + 1] for kind in kinds)
 _NOT_TOLD: Final = frozenset(
@@ -78,6 +63,7 @@ _BEFORE_ABORT: Final = frozenset(
 _CLEARLY_LATER_SECONDS: Final = 2.0
 _AGENTS_APART_SECONDS: Final = 10.0  # they look at their processes every 5 s at most
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
+_CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 
 
 def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
@@ -85,10 +71,10 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
     after it."""
     read = [
         LoggedFailure(event, event.rank, *meaning(event, kind))
-        for event, kind in _merged(events)
+        for event, kind in merged(events)
         if not means_nothing(event)
     ]
-    told = _later_failures(_ends(owned(_survived(_announced(_retries(_chained(read), events))))))
+    told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read), events))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -225,6 +211,50 @@ def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
     ]
 
 
+def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
+    """Whose the failures are that name nobody, by how many ranks their launcher saw end so: as many exceptions,
+    all alike, as ranks that left with an exit code are of one of these each. So with crashes of native code, in whose
+    lines torch marks no rank, and signals of crashes."""
+    left: dict[str, set[int]] = {}
+    crashed: dict[str, dict[int, int | None]] = {}  # with their local ranks
+    nobodys: dict[str, list[LoggedFailure]] = {}
+    crashes: dict[str, list[LoggedFailure]] = {}
+    marked: set[str] = set()
+    killed: set[int] = set()
+    for one in told:
+        event = one.event
+        if one.kind in _ENDS and not one.consequence and event.exit_code and event.rank is not None:
+            left.setdefault(event.source, set()).add(event.rank)
+        elif one.kind in _ENDS and event.exit_signal == _SIGKILL and not one.consequence:
+            killed.update((event.rank,) if event.rank is not None else event.ranks)
+        elif one.kind in _ENDS and event.exit_signal in _CRASHES and event.rank is not None:
+            crashed.setdefault(event.source, {})[event.rank] = event.local_rank
+        elif one.kind == "native_crash" and not one.consequence and one.rank is None:
+            crashes.setdefault(event.source, []).append(one)
+        elif (event.exception or one.kind == "not_started") and not one.consequence:
+            if one.rank is not None or event.local_rank is not None:
+                marked.add(event.source)
+            else:
+                nobodys.setdefault(event.source, []).append(one)
+    owners: dict[int, int] = {}
+    if len(killed) == 1:  # the kernel says who was killed by a number that its launcher has not told
+        owners = {id(one): min(killed) for one in told if one.kind == "memory_killed" and one.rank is None}
+    for source, ones in nobodys.items():
+        alike = {(one.kind, one.event.exception, one.event.message, one.event.frame) for one in ones}
+        if source not in marked and len(alike) == 1 and len(ones) == len(left.get(source, ())):
+            owners |= {id(one): rank for one, rank in zip(ones, sorted(left[source]), strict=True)}
+    for source, ones in crashes.items():
+        told_of = crashed.get(source, {})
+        ranks, anywhere = sorted(told_of), [one for one in ones if one.event.local_rank is None]
+        if ranks and len(ranks) in (1, len(anywhere)):
+            every = ranks * (len(anywhere) // len(ranks))
+            owners |= {id(one): rank for one, rank in zip(anywhere, every, strict=True)}
+        for one in ones:
+            there = [rank for rank in ranks if told_of[rank] == one.event.local_rank is not None]
+            owners |= {id(one): there[0]} if len(there) == 1 else {}
+    return [one._replace(rank=owners[id(one)]) if id(one) in owners else one for one in told]
+
+
 def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """A rank that its own watchdog aborted is the first that a launcher sees to end, and only a waiting one; ranks that
     ended after it by themselves are no cause either."""
@@ -319,32 +349,6 @@ def _is_before(event: LogEvent, other: LogEvent) -> bool:
     if timed and (event.at_seconds != other.at_seconds or event.source != other.source):
         return (event.at_seconds or 0.0) < (other.at_seconds or 0.0)
     return event.source == other.source and event.line < other.line
-
-
-def _merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
-    """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
-    others = {(event.source, event.line): event for event in events if event.kind != "exception"}
-    exceptions = {(event.source, event.line) for event in events if event.kind == "exception"}
-    merged = []
-    for event in events:
-        other = others.get((event.source, event.line))
-        if (
-            event.kind == "exception"
-            and other is not None
-            and (
-                passes_on(event) or other.kind == "process_failed"  # spawn's, to torch 1.7
-            )
-        ):
-            merged.append((other, other.kind))
-        elif event.kind == "exception" and other is not None:
-            fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
-                      "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
-                      "direction")}  # fmt: skip
-            fields["went_on"] = event.went_on or other.went_on
-            merged.append((msgspec.structs.replace(event, **fields), other.kind))
-        elif event.kind == "exception" or (event.source, event.line) not in exceptions:
-            merged.append((event, event.kind))
-    return merged
 
 
 def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, int, bool, float, str, int]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.diagnosis.activity.blocking_location import kernel_wait
-from stallwatch.diagnosis.logs.consequence import last_exception
+from stallwatch.diagnosis.activity.rank_activity import last_exception
 from stallwatch.model.evidence import (
     SHARED_LOG,
     Attempt,
@@ -57,7 +57,7 @@ LOG = (
 def test_an_exception_is_read_from_the_log_with_the_jobs_line() -> None:
     raised = last_exception(logged(*LOG), 2)
     assert raised is not None
-    assert (raised.text, raised.consequence) == ("ValueError: bad shard", False)
+    assert (raised.text, raised.is_consequence) == ("ValueError: bad shard", False)
     assert raised.frame is not None
     assert (raised.frame.line, raised.frame.function) == (88, "load")
     assert last_exception(logged(*LOG), 1) is None
@@ -84,7 +84,7 @@ def test_a_traceback_that_names_nobody_in_a_file_of_several_ranks_is_nobodys() -
 def test_an_exception_about_a_lost_peer_is_a_consequence(last: str) -> None:
     raised = last_exception(logged("Traceback (most recent call last):", last), 2)
     assert raised is not None
-    assert raised.consequence
+    assert raised.is_consequence
 
 
 def test_an_exception_of_a_live_rank_is_swallowed_unless_it_is_ending() -> None:
