@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
+from stallwatch.diagnosis.recorder.signature import names_transfer
 from stallwatch.model.evidence import CodeFrame, LogEvent, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
 from stallwatch.model.summary import RankSummary
@@ -53,6 +54,17 @@ class CommunicationCall(msgspec.Struct, frozen=True):
     named_call: NamedCall | None = None  # as its hook saw it, with the rank that it names
     members: tuple[int, ...] | None = None  # of the group that it was given, or makes, by its hook; None: not told
     group_name: str | None = None  # torch's own, of that group: of most the number of those made before; None: not told
+
+    @property
+    def is_transfer(self) -> bool:
+        """In a send or receive, by its stack. gloo's host stands in the call itself: in one of these it is not in the
+        collective that others wait in."""
+        return names_transfer(self.collective or "")
+
+    @property
+    def is_collective(self) -> bool:
+        """The training thread is in a collective, by its stack, as another thread may be."""
+        return bool(self.in_collective) and not self.is_transfer
 
 
 class RankProgress(msgspec.Struct, frozen=True):

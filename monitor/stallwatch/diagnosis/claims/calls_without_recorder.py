@@ -21,7 +21,6 @@ from stallwatch.diagnosis.logs.blame import (
 )
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import headline, words_for
-from stallwatch.diagnosis.waits.unrecorded import in_transfer
 from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
@@ -254,7 +253,7 @@ def called_elsewhere(analysis: Analysis) -> Saying:
     calls = [{case.activity(rank).call.collective for rank in ranks} for ranks in (most, few)]
     found_in = [case.activity(rank) for rank in case.observed]
     # Stages of a pipeline stand at lines of their own by design; who makes a group waits for whoever comes.
-    if any(activity.place.in_store_or_init or in_transfer(activity) for activity in found_in):
+    if any(activity.place.in_store_or_init or activity.call.is_transfer for activity in found_in):
         return None
     if any(len(names) > 1 or None in names for names in calls):
         return None

@@ -23,7 +23,6 @@ from stallwatch.diagnosis.claim import (
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength, Wait
 from stallwatch.diagnosis.waits.roots import Cycle
-from stallwatch.diagnosis.waits.unrecorded import in_transfer
 from stallwatch.model.summary import ANY, Call, Pending
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
@@ -232,7 +231,7 @@ def unrecorded(analysis: Analysis) -> Saying:
     perhaps = set(analysis.graph.perhaps)
     if not roots or not roots <= stands | perhaps or others:
         return None
-    transfers = sorted(rank for rank in roots if in_transfer(analysis.case.activity(rank)))
+    transfers = sorted(rank for rank in roots if analysis.case.activity(rank).call.is_transfer)
     if not transfers or not roots - set(transfers) <= perhaps:
         return None
     left = tuple(sorted({departure.rank for departure in analysis.departures}))

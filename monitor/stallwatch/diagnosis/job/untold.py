@@ -205,3 +205,15 @@ def _lacks_peer(case: Case, rank: int, issued: Pending, transfer: Transfer) -> b
         return False
     theirs = case.pair(peer, case.group(rank, issued).index, *ends)
     return (theirs.done + theirs.pending if theirs else 0) < transfer.ordinal
+
+
+def may_hide_transfers(summary: RankSummary) -> bool:
+    """True for a back end whose calls block their host, as gloo's do, and that has recorded no transfer. A build has
+    every back end's recorder, also in a process without a group of it: gloo's knows each from its creation."""
+    recording = {summary.streams[pair.stream].backend for pair in summary.pairs}
+    return any(
+        completion != "states"
+        and backend not in recording
+        and (backend not in summary.groupless or not summary.streams)
+        for backend, completion in zip(summary.backends, summary.completion, strict=False)
+    )

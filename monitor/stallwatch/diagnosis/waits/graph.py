@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from stallwatch.diagnosis.frames.code_origin import code_origin, hands_over, source_text
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, family
 from stallwatch.diagnosis.job.pace import Pace
-from stallwatch.diagnosis.waits.unrecorded import in_transfer, is_in_collective, may_wait, peers, waits_unrecorded
+from stallwatch.diagnosis.job.untold import may_hide_transfers
+from stallwatch.diagnosis.recorder.signature import names_transfer
 from stallwatch.model.summary import ANY, Pending, Transfer
 
 _LANES = 16  # threads of one process that are asked for their waits
@@ -96,8 +98,8 @@ def build(case: Case, pace: Pace) -> Graph:
             )
             waits.append(Wait(rank, pending.lane, point, pending, stuck))
     frontiers = {(wait.rank, wait.lane): wait for wait in waits}
-    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or is_in_collective(case.activity(wait.rank))}
-    unrecorded = tuple(rank for rank in case.observed if waits_unrecorded(case, rank, waiting_ranks))
+    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or case.activity(wait.rank).call.is_collective}
+    unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
     blockers: dict[Point, tuple[Blocker, ...]] = {}
     unknown: dict[Point, tuple[int, ...]] = {}
     for wait in waits:
@@ -108,8 +110,8 @@ def build(case: Case, pace: Pace) -> Graph:
         else:
             found, open_ranks = _collective_blockers(case, wait.point, frontiers, moving)
         blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
-    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and may_wait(case, rank, waiting_ranks))
-    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, peers(case, unrecorded), tuple(sorted(moving)))
+    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
+    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, _peers(case, unrecorded), tuple(sorted(moving)))
 
 
 def _is_inside_call(case: Case, rank: int, lane: int) -> bool:
@@ -178,7 +180,7 @@ def _unused(
         blockers.append(Blocker(rank, 0, Strength.HOST))
     elif case.launches_behind(rank):
         blockers.append(Blocker(rank, 0, Strength.RECORDED))
-    elif case.is_elsewhere(rank) or (group.backend == "gloo" and in_transfer(activity)):
+    elif case.is_elsewhere(rank) or (group.backend == "gloo" and activity.call.is_transfer):
         blockers.append(Blocker(rank, 0, Strength.HOST))
     else:
         unknown.append(rank)
@@ -314,3 +316,76 @@ def _holder(case: Case, rank: int, group: int, ends: tuple[int, int], place: int
                 if seen == place:
                     return pending
     return None
+
+
+# Waits that no recorder shows: by stacks, and by what hooks tell of calls.
+
+# Calls that are carried out without being recorded, by gloo for one.
+_UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
+
+
+def _peers(case: Case, unrecorded: tuple[int, ...]) -> dict[int, int]:
+    """Given ranks that wait so, return whom each waits for in a transfer of which only its hook tells, unless the
+    other is inside it as well."""
+    calls = {rank: call for rank in unrecorded if (call := case.activity(rank).call.named_call) and call.is_transfer}
+    found = {}
+    for rank, call in calls.items():
+        if call.rank is None or call.rank == rank:
+            continue
+        other = calls.get(call.rank)
+        sends = "send" in call.function
+        if other is None or other.rank != rank or ("send" in other.function) == sends:
+            found[rank] = call.rank
+    return found
+
+
+def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
+    """Return True when the stack shows a wait in communication that the recorder does not hold."""
+    activity = case.activity(rank)
+    if rank in waiting or activity.end.gone or activity.process.stopped or activity.progress.moving:
+        return False
+    if not case.recorded(rank):
+        summary = case.summaries.get(rank)
+        lost = summary is not None and summary.outran and not activity.known  # it waits in what the file has lost
+        return lost or bool(activity.call.in_collective or activity.place.gpu_sync or activity.place.in_store_or_init)
+    if activity.place.in_store_or_init:
+        return True
+    if not activity.call.in_collective:
+        return False
+    if any(stream.cut_short for stream in case.summaries[rank].streams):
+        return True  # what it stands in may be among the entries that the file has lost
+    if rank in case.outdated:
+        return True  # it has called it since its dump was taken
+    if not case.summaries[rank].streams:
+        return True  # an NCCL communicator is made before its first operation is recorded
+    name = activity.call.collective or ""
+    if names_transfer(name) and not case.summaries[rank].pairs:
+        return True
+    if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
+        return False  # it may be in what it issued, and that may end
+    makes_one = "nccl" in case.summaries[rank].backends
+    if activity.progress.moving is False and (makes_one or _has_not_issued_it(case, rank)):
+        # All that is recorded has completed: it makes another communicator, of a group or of two that send and receive
+        # for the first time, which comes before the record.
+        return True
+    unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
+    return unnamed and may_hide_transfers(case.summaries[rank])
+
+
+def _has_not_issued_it(case: Case, rank: int) -> bool:
+    """True when it stands where the operation is handed to its group: torch compares the ranks' calls first, in a group
+    of its own and by messages that no recorder holds, where TORCH_DISTRIBUTED_DEBUG is DETAIL."""
+    stack = case.activity(rank).place.stack
+    evidence = case.evidence.get(rank)
+    if not stack or evidence is None or not code_origin(stack[0].filename).module.startswith("torch.distributed"):
+        return False
+    return hands_over(source_text(evidence.sources, stack[0]))
+
+
+def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
+    """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
+    activity = case.activity(rank)
+    hidden = not case.recorded(rank) or may_hide_transfers(case.summaries[rank])
+    return bool(
+        hidden and rank not in waiting and activity.call.in_collective is None and activity.progress.moving is False
+    )

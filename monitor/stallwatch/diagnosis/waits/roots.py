@@ -11,8 +11,8 @@ import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.untold import may_hide_transfers
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
-from stallwatch.diagnosis.waits.unrecorded import in_transfer, may_hide_transfers
 
 WaitNode = tuple[int, int]  # (rank, lane), or (_POINT, index)
 _POINT = -1
@@ -231,7 +231,7 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         # Who stands in communication waits for somebody: of several in transfers each for the next, perhaps, and one
         # alone for whoever is not seen to wait elsewhere. Who began it is nowhere. At its start a rank waits for all.
         waits = [rank for rank in inside if not case.activity(rank).place.in_store_or_init]
-        transfers = [rank for rank in waits if in_transfer(case.activity(rank))]
+        transfers = [rank for rank in waits if case.activity(rank).call.is_transfer]
         others = set(case.world) - {wait.rank for wait in graph.waits} - set(inside)
         others -= {rank for rank in others & stands if all(_in_one_call(case, rank, other) for other in waits)}
         return [] if len(transfers) > 1 or (waits and others) else inside
@@ -241,7 +241,7 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
 def _in_one_call(case: Case, rank: int, other: int) -> bool:
     """Both stand in the first collective of one group, which no recorder holds: neither waits for the other."""
     calls = case.activity(rank).call, case.activity(other).call
-    if in_transfer(case.activity(rank)) or calls[0].collective != calls[1].collective:
+    if case.activity(rank).call.is_transfer or calls[0].collective != calls[1].collective:
         return False
     if None not in (calls[0].members, calls[1].members):
         return calls[0].members == calls[1].members
