@@ -7,7 +7,6 @@ from stallwatch.diagnosis.claim import Claim, Saying, named, waiting_facts
 from stallwatch.diagnosis.claims import (
     calls_without_recorder,
     collective_mismatch,
-    comm_stuck,
     gpu,
     init_missing,
     moving,
@@ -39,7 +38,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     p2p_unmatched.unrecorded,
     init_missing.groups_differ,
     init_missing.group_not_made,
-    comm_stuck.claim,
+    not_entered.comm_stuck,
     not_entered.skipped,
     not_entered.behind_a_lock,
     moving.waiting,
