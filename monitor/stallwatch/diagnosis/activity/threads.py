@@ -1,6 +1,7 @@
 """The looks at a rank side by side, and which thread of its process matters: the main one, or the one that does the
 training or blocks it; and whether its threads show that it has joined its job."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function
@@ -10,6 +11,7 @@ from stallwatch.model.evidence import (
     CodeFrame,
     ProcessLook,
     RankEvidence,
+    SampledStack,
     ThreadStack,
     ThreadState,
 )
@@ -271,3 +273,27 @@ def has_no_group_thread(rank: RankEvidence) -> bool:
     """True when the threads of the process are known and none belongs to a process group."""
     threads = [look.threads for look in rank.processes if look.threads]
     return bool(threads) and not any(is_of_group(thread) for look in threads for thread in look)
+
+
+# A rank's profiles: stacks that were sampled over some time.
+
+
+def training_stacks(rank: RankEvidence, thread_id: int | None = None) -> list[SampledStack]:
+    """Of a rank's profiles, all looks together: those of the thread that trains, by its id, else of the main one."""
+    own = [stack for profile in rank.profiles if profile.pid is None for stack in profile.stacks]
+    mine = [stack for stack in own if thread_id is not None and stack.os_thread_id == thread_id]
+    return mine or _of_main(own)
+
+
+def child_stacks(rank: RankEvidence) -> list[SampledStack]:
+    """Of the main threads of its children, workers of a loader for the most part."""
+    profiles = (profile for profile in rank.profiles if profile.pid is not None)
+    return [stack for profile in profiles for stack in _of_main(profile.stacks)]
+
+
+def _of_main(stacks: Iterable[SampledStack]) -> list[SampledStack]:
+    return [
+        stack
+        for stack in stacks
+        if stack.thread == "MainThread" or (not stack.thread and stack.frames[-1].name == "<module>")
+    ]

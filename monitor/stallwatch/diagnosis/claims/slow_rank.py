@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from stallwatch.diagnosis.activity.threads import child_stacks, training_stacks
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
-from stallwatch.diagnosis.job.pace import Late
-from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, child_stacks, compared, training_stacks
+from stallwatch.diagnosis.job.pace import LEAST_SAMPLES, Late, Spent, compared
 from stallwatch.diagnosis.report.text import DOING, format_location
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.diagnosis.job.time_spent import Spent, compared
+from stallwatch.diagnosis.job.pace import Spent, compared
 from stallwatch.model.evidence import CodeFrame, SampledStack
 
 MODULE = CodeFrame("<module>", "/job/train.py", 200)
