@@ -6,6 +6,7 @@ its user set up, and read by a process that reads no more than that user could.
 
 import contextlib
 import os
+import re
 import stat
 import sys
 import time
@@ -23,12 +24,13 @@ from stallwatch.node import untrusted
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.framing import as_child
 from stallwatch.node.permission import check_file
-from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory
 from stallwatch.node.run_once import RunOnce
 
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _DUMP_LIMIT_BYTES = 256 << 20
 _READ_SECONDS = 5.0
+_MAPS_LIMIT_BYTES = 32 << 20
 _FRESH_SECONDS = 600.0
 _POLL_SECONDS = 0.1
 _NAMES = (
@@ -38,6 +40,12 @@ _NAMES = (
     *("XDG_CACHE_HOME", "HOME"),
 )
 _PICKLE_STOP = b"."
+# An entry's `thread_id` (2.8 and later) is the thread's pthread_t in decimal digits; torch's pickler writes a text as
+# BINUNICODE: X, its length in four bytes, and itself. On 64 bits an address of user space has up to 15 digits.
+_THREAD_IDS = re.compile(rb"X[\x0b-\x14]\0\0\0(\d{11,20})", re.DOTALL)
+# glibc keeps a thread's descriptor, whose address pthread_t is, at the end of the mapping of its stack (the main
+# thread's in a small one of its own), above it only static thread-local storage.
+_DESCRIPTOR_FROM_END_BYTES = 64 << 10
 
 
 class TorchDump(NamedTuple):
@@ -55,6 +63,7 @@ class _Request(msgspec.Struct, frozen=True):
     start_ticks: int
     paths: tuple[str, ...]
     after_wall_ns: int  # older files tell of another day
+    started_wall_ns: int  # and older ones than the process of an earlier life
     seconds: float  # to wait for one
 
 
@@ -77,6 +86,7 @@ def take(sample: RankSample, *, press: bool, seconds: float) -> TorchDump:
             environment = _parse(directory.read_whole("environ", _ENVIRONMENT_LIMIT_BYTES))
         except PermissionError as error:
             raise NotCaptured("its environment is not ours to read, so nobody knows where torch would write") from error
+        age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - directory.stat().start_ticks / TICKS_PER_SECOND
     now_ns = time.time_ns()
     pressed = ""
     after_ns, wait_seconds = now_ns - int(_FRESH_SECONDS * 1e9), 0.0
@@ -86,12 +96,31 @@ def take(sample: RankSample, *, press: bool, seconds: float) -> TorchDump:
             after_ns, wait_seconds = now_ns - 1_000_000_000, seconds  # file systems count whole ticks
     request = _Request(
         status.uids[0], status.gids[0], status.groups, sample.pid, sample.start_ticks,
-        candidates(environment, sample.rank), after_ns, wait_seconds,
+        candidates(environment, sample.rank), after_ns, now_ns - int(age_seconds * 1e9), wait_seconds,
     )  # fmt: skip
     answer, data = _ask(request)
     if answer.problem:
         raise NotCaptured("; ".join(filter(None, (answer.problem, pressed))))
+    with ProcessDirectory(sample.pid) as directory:
+        if not written_by(directory.read_whole("maps", _MAPS_LIMIT_BYTES), data):
+            raise NotCaptured(
+                f"{answer.path} is of another process of its user with the same rank (its threads are not this one's): "
+                "give each job a TORCH_FR_DUMP_TEMP_FILE of its own"
+            )
     return TorchDump(answer.path, data)
+
+
+def written_by(maps: bytes, dump: bytes) -> bool:
+    """Given /proc/<pid>/maps and a dump as torch writes it, return whether that process may have written it: it has a
+    thread that the dump names. Before torch 2.8 a dump names none, which proves nothing.
+
+    A dump's default name is made of home directory and rank alone, and two jobs of one user share both (live: the dump
+    of one job that had timed out made rank 0 of its neighbour a culprit)."""
+    threads = {int(digits) for digits in _THREAD_IDS.findall(dump)}
+    if not threads:
+        return True
+    ends = (int(line.split(b" ", 1)[0].partition(b"-")[2], 16) for line in maps.splitlines() if b" rw-p " in line)
+    return any(0 < end - thread <= _DESCRIPTOR_FROM_END_BYTES for end in ends for thread in threads)
 
 
 def candidates(environment: dict[str, str], rank: int) -> tuple[str, ...]:
@@ -197,8 +226,8 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
                 try:
                     status = os.fstat(descriptor)
                     size, changed_ns = status.st_size, status.st_mtime_ns
-                    if status.st_uid != request.uid or changed_ns < request.after_wall_ns:
-                        problems[path] = "another user's" if status.st_uid != request.uid else "not written lately"
+                    if problem := _not_to_be_used(request, status):
+                        problems[path] = problem
                         continue
                     # torch writes in place: whole is what has stopped to change and ends as a pickle does.
                     if last.get(path) == (size, changed_ns):
@@ -218,6 +247,14 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
             time.sleep(_POLL_SECONDS)
     finally:
         os.close(root)
+
+
+def _not_to_be_used(request: _Request, status: os.stat_result) -> str:
+    if status.st_uid != request.uid:
+        return "another user's"
+    if status.st_mtime_ns < request.after_wall_ns:
+        return "not written lately"
+    return "older than this process" if status.st_mtime_ns < request.started_wall_ns else ""
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -18,6 +19,18 @@ from tests.builders.records import start_ticks_of
 DUMP = b"\x80\x02}q\x00."
 UIDS = (os.getuid(),)
 IDLES = "print('ready', flush=True); input()"
+TELLS_ITS_THREAD = """
+import os, pathlib, threading
+pathlib.Path(os.environ["HOME"], f"thread-{os.getpid()}").write_text(str(threading.get_ident()))
+print("ready", flush=True); input()
+"""
+TELLS_A_THREAD = """
+import os, pathlib, threading
+thread = threading.Thread(target=input)
+thread.start()
+pathlib.Path(os.environ["HOME"], f"thread-{os.getpid()}").write_text(str(thread.ident))
+print("ready", flush=True)
+"""
 # Plays torch's thread: a byte in the pipe makes it write its file, in two parts.
 ANSWERS_PIPE = """
 import os, sys
@@ -33,6 +46,12 @@ with open(path, "wb", buffering=0) as file:
     file.write(b"q\\x00.")
 sys.stdin.read()
 """
+
+
+def recorded_by(thread: Path) -> bytes:
+    """A dump with one entry, as torch's pickler writes it (protocol 2, texts as BINUNICODE)."""
+    entry = {"profiling_name": "nccl:all_reduce", "thread_id": thread.read_text(), "collective_seq_id": 7}
+    return pickle.dumps({"version": "2.10", "entries": [entry]}, protocol=2)
 
 
 @contextlib.contextmanager
@@ -65,8 +84,8 @@ def a_busy_machine_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dump_that_torch_wrote_lately_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "fr_3").write_bytes(DUMP)
     with rank(TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as sample:
+        (tmp_path / "fr_3").write_bytes(DUMP)
         dump = take(sample, press=False, seconds=0)
     assert (dump.path, dump.data) == (str(tmp_path / "fr_3"), DUMP)
 
@@ -89,6 +108,37 @@ def test_half_written_dump_is_said(tmp_path: Path) -> None:
         pytest.raises(NotCaptured, match="half-written"),
     ):
         take(sample, press=False, seconds=0)
+
+
+def test_dump_of_an_earlier_life_is_not(tmp_path: Path) -> None:
+    """The job hung, torch wrote its dump, and the job was started again: the file bears the same name."""
+    (tmp_path / "fr_3").write_bytes(DUMP)
+    before = time.time() - 60
+    os.utime(tmp_path / "fr_3", (before, before))
+    with rank(TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as sample:
+        assert "older than this process" in refusal(sample)
+
+
+def test_dump_of_another_job_under_the_same_name_is_not(tmp_path: Path) -> None:
+    """Two jobs of one user have a rank 3 each, and one home directory; torch's default file is the same for both."""
+    with rank(HOME=str(tmp_path), program=TELLS_ITS_THREAD) as sample:
+        with rank(HOME=str(tmp_path), program=TELLS_ITS_THREAD) as other:
+            dump = tmp_path / ".cache/torch/comm_lib_trace_rank_3"
+            dump.parent.mkdir(parents=True)
+            dump.write_bytes(recorded_by(tmp_path / f"thread-{other.pid}"))
+            assert take(other, press=False, seconds=0).data == dump.read_bytes()
+        assert "another process of its user" in refusal(sample)
+        dump.write_bytes(recorded_by(tmp_path / f"thread-{sample.pid}"))
+        assert take(sample, press=False, seconds=0).path == str(dump)
+
+
+def test_dump_of_a_thread_without_python_is_taken(tmp_path: Path) -> None:
+    """Autograd's threads make the collectives of DDP's backward."""
+    with rank(HOME=str(tmp_path), program=TELLS_A_THREAD) as sample:
+        dump = tmp_path / ".cache/torch/comm_lib_trace_rank_3"
+        dump.parent.mkdir(parents=True)
+        dump.write_bytes(recorded_by(tmp_path / f"thread-{sample.pid}"))
+        assert take(sample, press=False, seconds=0).path == str(dump)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
