@@ -1,7 +1,8 @@
-"""torch's DETAIL wrapper: what each of two ranks called, as it prints it when they differ."""
+"""Calls that do not fit together: what each of two ranks called, by torch's DETAIL wrapper; a message that is longer
+than what its receiver's call holds, by gloo or NCCL."""
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -41,3 +42,30 @@ def sides_of(text: str) -> tuple[SideOfMismatch, ...]:
     if len({(side.operation, side.seq, side.shape, side.dtype) for side in sides}) == 1 < len(set(devices)):
         sides = [replace(side, dtype=f"{side.dtype} on {on}") for side, on in zip(sides, devices, strict=True)]
     return tuple(sides)
+
+
+# gloo's pair.cc; NCCL's net_socket.cc, whose line torch prints as NCCL's last error: how it begins, and its sizes.
+_REFUSES: Final = {
+    "gloo": (r"op\.preamble\.length", r" <= op\.nbytes\. (?P<numel_in>\d+) vs (?P<numel_out>\d+)"),
+    "NCCL": (r"message truncated ?: receiving", r" (?P<numel_in>\d+) bytes instead of (?P<numel_out>\d+)"),
+}
+REFUSAL_LINES: Final = {library: begins + sizes for library, (begins, sizes) in _REFUSES.items()}
+_REFUSALS: Final = tuple(
+    (library, re.compile(f"{begins}(?:{sizes})?", re.IGNORECASE)) for library, (begins, sizes) in _REFUSES.items()
+)
+
+
+class Refusal(NamedTuple):
+    """A message that was refused, because it is longer than what its receiver's call holds; by which library."""
+
+    library: str
+    received_bytes: int | None  # None: the text is cut
+    expected_bytes: int | None
+
+
+def refusal_of(text: str) -> Refusal | None:
+    """Given what a rank printed or raised, in any case of letters, return the refusal in it; None without."""
+    for library, pattern in _REFUSALS:
+        if match := pattern.search(text):
+            return Refusal(library, *(None if size is None else int(size) for size in match.groups()))
+    return None

@@ -6,6 +6,7 @@ whose names end in "_ms", and the others that count, become integers.
 
 from typing import Final
 
+from stallwatch.formats.log_mismatch import REFUSAL_LINES
 from stallwatch.formats.log_pattern import Pattern, pattern
 from stallwatch.formats.log_patterns_end import AGAIN_PATTERNS, END_PATTERNS
 from stallwatch.formats.log_patterns_system import SYSTEM_PATTERNS
@@ -107,17 +108,8 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     # Horovod's coordinator, of each operation that stalls.
     pattern("desync_absent", "[missing ranks: ", r"\[missing ranks: (?P<ranks>\d[\d, ]*)\]"),
     pattern("desync_absent", "waiting for remainder of ranks", r"waiting for remainder of ranks for more than \d+ s"),
-    pattern(
-        "size_mismatch",
-        "op.preamble.length <= op.nbytes",
-        r"op\.preamble\.length <= op\.nbytes\. (?P<numel_in>\d+) vs (?P<numel_out>\d+)",
-    ),
-    # NCCL's net_socket.cc; torch prints it as the last error of NCCL.
-    pattern(
-        "size_mismatch",
-        "message truncated",
-        r".*?message truncated ?: receiving (?P<numel_in>\d+) bytes instead of (?P<numel_out>\d+)",
-    ),
+    pattern("size_mismatch", "op.preamble.length <= op.nbytes", REFUSAL_LINES["gloo"]),
+    pattern("size_mismatch", "message truncated", rf".*?{REFUSAL_LINES['NCCL']}"),
     pattern(
         "gloo_timeout",
         "Timed out waiting",

@@ -21,11 +21,10 @@ from stallwatch.diagnosis.logs.blame import (
 )
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import headline, words_for
-from stallwatch.model.evidence import LogEvent
+from stallwatch.formats.log_mismatch import Refusal, refusal_of
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 _SIGABRT = 6
-_SIZES = re.compile(r"(?:receiving |op\.nbytes\. )(?P<received>\d+) (?:bytes instead of|vs) (?P<expected>\d+)")
 _MOST_FACTS = 6
 
 
@@ -39,8 +38,12 @@ def mismatch(analysis: Analysis) -> Saying:
         return None  # where watchdogs tell what each rank called, `watchdog` says more
     one = min(told, key=lambda one: not _aborted(analysis, one.rank))
     event = one.event
-    received, expected = _message_sizes(event)
-    by = "NCCL" if "message truncated" in f"{event.message or ''} {event.text}" else "gloo"
+    refusal = refusal_of(f"{event.message or ''} {event.text}") or Refusal("gloo", None, None)
+    by = refusal.library
+    received, expected = (
+        otherwise if size is None else str(size)
+        for size, otherwise in ((refusal.received_bytes, "more"), (refusal.expected_bytes, "fewer"))
+    )
     sender = tuple(rank for rank in event.ranks if rank != one.rank)
     return Claim(
         cause="collective_mismatch",
@@ -49,21 +52,16 @@ def mismatch(analysis: Analysis) -> Saying:
         because=(
             Fact(event.text.strip()[:400], one.source),
             *(Fact(f"the message came from {named(sender)}", one.source) for _ in sender[:1]),
-            Fact("the rank that printed it is a victim: it received what it did not expect", f"{by} and torch"),
+            Fact(
+                "the rank that printed it is a victim: it received what it did not expect",
+                f"{by} and torch",
+            ),
             *_lines_of_others(analysis, one),
         ),
         mismatch=Mismatch("size", expected, received),
         told=f"{received} bytes in a collective where it expected {expected}, and was aborted by {by}",
         missing=("flight recorder dumps, which show who called what",),
     )
-
-
-def _message_sizes(event: LogEvent) -> tuple[str, str]:
-    """Bytes that came, and bytes that were expected, in the words of gloo's line or of NCCL's last error."""
-    if event.numel_in is not None and event.numel_out is not None:
-        return str(event.numel_in), str(event.numel_out)
-    match = _SIZES.search(event.message or "")
-    return (match["received"], match["expected"]) if match else ("more", "fewer")
 
 
 def _of_detail(told: Sequence[LoggedFailure]) -> Claim:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from stallwatch.formats.log_mismatch import refusal_of
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.evidence import LogEvent
 
@@ -116,8 +117,6 @@ _NCCL: Final = (
     # Ascend's; their reason stands in the lines after them
     "ops function error: hccl", "npusynchronizedevice", "acl stream synchronize failed",
 )  # fmt: skip
-# NCCL's net_socket.cc: a peer sent more than this rank's collective of that number holds.
-_TRUNCATED: Final = "message truncated : receiving"
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = tuple(
     (re.compile(pattern), kind)
@@ -237,10 +236,8 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("init_timeout", "")
     if last == "RendezvousConnectionError" or "connect() timed out. original timeout was" in text:
         return Meaning("store_unreachable", "")
-    if _TRUNCATED in text:
-        return Meaning("size_mismatch", "")
-    if "op.preamble.length" in text:
-        of_line = event.kind == "native_exception"
+    if refusal := refusal_of(text):
+        of_line = refusal.library == "gloo" and event.kind == "native_exception"
         return Meaning(event.kind if of_line else "size_mismatch", "its own line says more" if of_line else "")
     if why:
         return Meaning("exception", why)
