@@ -201,6 +201,14 @@ def group_not_made(analysis: Analysis) -> Saying:
 
 
 def groups_differ(analysis: Analysis) -> Saying:
+    """Ranks wait for each other in two groups: in the making of them, or in the first call of one that they know by
+    two names."""
+    if not analysis.hangs:
+        return None
+    return _made_apart(analysis) or _known_by_other_names(analysis)
+
+
+def _made_apart(analysis: Analysis) -> Claim | None:
     """Two ranks make two groups, each with the other among its members: neither comes to the other's. gloo may connect
     members of two groups that ranks know by one name, and groups of the same members by another name are two."""
     case = analysis.case
@@ -210,29 +218,10 @@ def groups_differ(analysis: Analysis) -> Saying:
         for rank, mine in given.items()
         if any(_differ(mine, its) and other in mine[0] and rank in its[0] for other, its in given.items())
     }
-    if not analysis.hangs or not apart:
-        return _known_by_other_names(analysis)
-    parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(apart, key=_in_order)}
-    makers, culprits = _few(parts)
-    facts = tuple(
-        Fact(
-            f"{named(ranks)} {'makes' if len(ranks) == 1 else 'make'} a group of {named(made[0])}{_name(made)}", "hooks"
-        )
-        for made, ranks in parts.items()
-    )
-    call = _makes(case, makers[0])
-    return Claim(
-        cause="group_order",
-        culprits=culprits,
-        confidence="likely",
-        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
-        where="init",
-        operation=call,
-        steps=(
-            f"Let every rank of the job call {call} for the same groups in the same order, members or not: "
-            f"{'; '.join(fact.fact for fact in facts)}.",
-        ),
-    )
+    if not apart:
+        return None
+    groups = {made: f"a group of {named(made[0])}{_name(made)}" for made in apart}
+    return _group_order(analysis, given, groups, first_used=False)
 
 
 def _known_by_other_names(analysis: Analysis) -> Claim | None:
@@ -241,33 +230,42 @@ def _known_by_other_names(analysis: Analysis) -> Claim | None:
     case = analysis.case
     stands = [rank for rank in analysis.graph.unrecorded if _connects(case, rank) and not _is_transfer(case, rank)]
     given = {rank: made for rank, made in _given(case, stands).items() if made[1] is not None and rank in made[0]}
-    for members in sorted({made[0] for made in given.values()}):
-        of_these = {made for made in given.values() if made[0] == members}
-        if not analysis.hangs or len(of_these) < 2:
-            continue
-        parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(of_these, key=_in_order)}
-        makers, culprits = _few(parts)
-        facts = tuple(
-            Fact(
-                f"{named(ranks)} {'stands' if len(ranks) == 1 else 'stand'} in the first call of a group of "
-                f"{named(members)} that torch calls {made[1]} there",
-                "hooks",
-            )
-            for made, ranks in parts.items()
-        )
-        return Claim(
-            cause="group_order",
-            culprits=culprits,
-            confidence="likely",
-            because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
-            where="collective",
-            operation=_connects(case, makers[0]),
-            steps=(
-                "Let every rank of the job call new_group for the same groups in the same order, members or not, and "
-                f"use them in one order: {'; '.join(fact.fact for fact in facts)}.",
-            ),
-        )
-    return None
+    by_members = (
+        {made for made in given.values() if made[0] == of} for of in sorted({made[0] for made in given.values()})
+    )
+    apart = next((groups for groups in by_members if len(groups) > 1), None)
+    if apart is None:
+        return None
+    groups = {made: f"a group of {named(made[0])} that torch calls {made[1]} there" for made in apart}
+    return _group_order(analysis, given, groups, first_used=True)
+
+
+def _group_order(
+    analysis: Analysis, given: Mapping[int, _Made], groups: Mapping[_Made, str], *, first_used: bool
+) -> Claim:
+    """Given each rank's group and, in words, the groups that are apart, return who differs from most. `first_used`: the
+    ranks stand in the first call of a group, not in its making."""
+    parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(groups, key=_in_order)}
+    makers, culprits = _few(parts)
+    one, verb = ("stands in the first call of", "stand in the first call of") if first_used else ("makes", "make")
+    facts = tuple(
+        Fact(f"{named(ranks)} {verb if len(ranks) > 1 else one} {groups[made]}", "hooks")
+        for made, ranks in parts.items()
+    )
+    operation = (_connects if first_used else _makes)(analysis.case, makers[0])
+    call, use = ("new_group", ", and use them in one order") if first_used else (operation, "")
+    return Claim(
+        cause="group_order",
+        culprits=culprits,
+        confidence="likely",
+        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
+        where="collective" if first_used else "init",
+        operation=operation,
+        steps=(
+            f"Let every rank of the job call {call} for the same groups in the same order, members or not{use}: "
+            f"{'; '.join(fact.fact for fact in facts)}.",
+        ),
+    )
 
 
 def _given(case: Case, ranks: list[int]) -> dict[int, _Made]:
