@@ -85,20 +85,20 @@ def judged(case: Case, ranks: Sequence[RankEvidence]) -> Judgement:
 
 
 def judge_case(case: Case) -> tuple[Verdict, ...]:
-    """Given a case, return its verdict; where detection measured ranks that are slow, and this names others or none, a
-    second one of those ranks: it comes first once it is sure, and the other one saw nothing that is wrong."""
+    """Given a case, return its verdict; where detection measured ranks that are slow, and this is none of a job that
+    stands and names others or none, a second one of those ranks: it comes first once it is sure."""
     analysis = analyze_job(case)
     claim, rejected = arbiter.decide(analysis)
     claim = doubtful(case, claim)
     verdict = _verdict(analysis, claim, rejected, case.activities)
     held_back = case.held_back
-    if held_back is None or (verdict.cause == "slow_rank" and verdict.culprits == held_back.ranks):
+    if held_back is None or not verdict.traits.may_be_slow:
+        return (verdict,)  # what stands is not held back: who was slow before is another matter
+    if verdict.cause == "slow_rank" and verdict.culprits == held_back.ranks:
         return (verdict,)
     overruled = (overruled_by_steps(verdict.cause),) if verdict.cause != "slow_rank" else ()
     measured = _verdict(analysis, measured_slow(analysis, held_back), overruled, case.activities)
-    if held_back.sure and verdict.traits.may_be_slow:
-        return (measured, verdict)
-    return (verdict, measured)
+    return (measured, verdict) if held_back.sure else (verdict, measured)
 
 
 # What holds every rank at once though nobody waits for anybody; other places where all may stand (an empty queue, a

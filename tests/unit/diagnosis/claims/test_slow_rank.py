@@ -123,6 +123,15 @@ def test_what_is_only_suspected_does_not_come_first() -> None:
     assert (second.cause, second.confidence) == ("slow_rank", "possible")
 
 
+def test_a_job_that_stands_is_not_said_to_move_slowly() -> None:
+    """Rank 2 was slow until rank 3 died: that it "holds the job back" now is not true."""
+    ranks = [_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(3)]
+    dead = Rank(3, STEPS[:77], 76, exit_signal=9).evidence()
+    held_back = HeldBack((2,), "they wait", Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0), sure=True)
+    (told,) = judge(Evidence(4, "gloo", (*ranks, dead), (), (), held_back=held_back)).verdicts
+    assert (told.cause, told.culprits) == ("rank_exited", (3,))
+
+
 def test_a_wait_for_a_loader_is_told_with_what_its_workers_do() -> None:
     decode = SampledStack(
         "MainThread", 9, (CodeFrame("decode", "/job/data.py", 77), CodeFrame("<module>", "<s>", 1)), 50
