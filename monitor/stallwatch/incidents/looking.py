@@ -19,6 +19,7 @@ _LAST_REPEAT_SECONDS = 300.0
 _SETTLED_SECONDS = 3.0
 # A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
 _EARLY_SECONDS = 0.4
+_STANDS_SECONDS = 60.0  # waits that pass have passed
 _BEFORE_SECONDS = 15.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
 
 
@@ -95,10 +96,14 @@ def judged(
     return _plan(life, verdict, config, since_ns, now_ns)
 
 
-def is_known_to_stand(incident: Incident) -> bool:
-    """Whether looks so far show a job that stands: what holds its ranks for long may be asked of them."""
+def is_known_to_stand(incident: Incident, now_ns: int) -> bool:
+    """Whether looks so far show a job that stands: what holds its ranks for long may be asked of them. Of a wait of
+    seconds nobody has been told; one that passed was looked at for a third time, and eight ranks stood for 150 ms."""
     verdict = incident.verdict
-    return verdict is not None and (verdict.cause == "undecided" or verdict.traits.stands)
+    if verdict is None or not (verdict.cause == "undecided" or verdict.traits.stands):
+        return False
+    told = (incident.severity, incident.withheld) != ("none", "none")
+    return told or now_ns - incident.since_ns >= _STANDS_SECONDS * _SECOND_NS
 
 
 def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: list[Action]) -> IncidentLife:

@@ -56,7 +56,7 @@ class ChildStarter:
             gpus=gpus,
             side=self._side,
             profile_seconds=slowness.profile_seconds(incident, look),
-            call_sites=looking.is_known_to_stand(incident),
+            call_sites=looking.is_known_to_stand(incident, self._clock.monotonic_ns()),
         )
 
     def sample(self, targets: Sequence[RankSample], at_ns: int, before: SampleMemory) -> Capturing:

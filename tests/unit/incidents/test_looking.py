@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.incidents.looking import early_judgement_ns, is_known_to_stand
 from stallwatch.incidents.messages import Judge
@@ -21,12 +22,26 @@ def test_what_holds_ranks_for_long_is_asked_of_those_alone_that_were_seen_to_sta
     """A job that moves, and one that somebody captures on demand, pays no more than some milliseconds a look."""
     story = Story()
     story.at(6, stall())
-    assert not is_known_to_stand(story.incident)
+    assert not is_known_to_stand(story.incident, START + 6 * SECOND)
     story.looked()
     story.at(9, stall("confirmed"))
     story.looked()
     story.judged(report(cause))
-    assert is_known_to_stand(story.incident) is stands
+    assert is_known_to_stand(story.incident, START + 60 * SECOND) is stands
+
+
+def test_a_wait_of_seconds_of_which_nobody_was_told_is_not_held_for_long() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("undecided"))
+    assert not is_known_to_stand(story.incident, START + 30 * SECOND)
+    told = replace(story.incident, severity="warning")
+    withheld = replace(story.incident, withheld="warning")
+    assert is_known_to_stand(told, START + 30 * SECOND)
+    assert is_known_to_stand(withheld, START + 30 * SECOND)
 
 
 def test_a_stop_whose_look_takes_its_time_is_judged_at_a_moment_that_is_known_before() -> None:
