@@ -26,8 +26,8 @@ _REQUEST_LIMIT_BYTES = 4096
 # run (GIL held, process stopped) and will not answer either.
 _STILL_PULSE_SECONDS = 3.0
 _LEAST_WAIT_SECONDS = 1.0
-# Dumping a full ring takes 30 ms of a core with the GIL held, and who stands still holds up all: eight gloo ranks on
-# two cores that dump at one moment stood for 120–280 ms, ranks that take turns for 30–45 ms each.
+# Dumping a full ring takes 30 ms of a core, with the GIL held where torch has no other way (hook/recorder.py), and who
+# stands still holds up all: eight gloo ranks on two cores that dump at one moment stood for 120–280 ms, in turns 30–45.
 _TURN_NS = 60_000_000
 # Hooks look for requests four times a second, all at one moment: a turn begins when every hook has seen its own.
 _NOTICE_NS = 300_000_000
@@ -73,6 +73,7 @@ class RecorderRequest:
         self._turn_ns = turn_ns
         self._folder = folder
         self._seconds = seconds
+        self._kinds: dict[str, str] = {}  # by recorder: how it answered last
         self.missing = ""  # why there is no dump, once that is known
 
     def ask(self, rungs: tuple[str, ...]) -> None:
@@ -197,7 +198,11 @@ class RecorderRequest:
                     data = self._read_answer(directory, ends, _DUMP_LIMIT_BYTES, names)
                 except FileNotFoundError:
                     continue
-                self._folder.write(f"flight_recorder.{recorder}.pickle", data)
+                kind = "json" if data[:1] == b"{" else "pickle"  # as torch wrote it
+                if self._kinds.setdefault(recorder, kind) != kind:  # stacks are in no JSON
+                    self._folder.remove(f"flight_recorder.{recorder}.{self._kinds[recorder]}")
+                    self._kinds[recorder] = kind
+                self._folder.write(f"flight_recorder.{recorder}.{kind}", data)
             copied.append(f"{recorder} {len(data)} bytes")
         return ", ".join(copied) or f"{ANSWERED_WITHOUT_DUMP}: torch is not loaded or has no recorder"
 

@@ -25,6 +25,7 @@ class DumpRequest(NamedTuple):
     request_id: int
     rung: str
     at_ns: int = 0  # CLOCK_MONOTONIC: dump no sooner, within bounds
+    takes_json: bool = False  # who asks reads torch's JSON as well as its pickle
 
     def delay_seconds(self) -> float:
         """Seconds until the dump may be made, never negative and bounded, whatever was asked for."""
@@ -58,7 +59,7 @@ class Requests:
         if request.rung == STACKS_RUNG:
             self._leave(file, request, "python", stacks_json())
             return
-        for recorder, data in dump(request.rung):
+        for recorder, data in dump(request.rung, request.takes_json):
             self._leave(file, request, recorder, data)
         if self._answers:
             self._leave(file, request, SCENE, scene_json())
@@ -92,4 +93,4 @@ def _read(path: str, directory_owner: Optional[int]) -> "Optional[DumpRequest]":
     request_id, rung, at_ns = body["id"], body["rung"], body.get("at_ns", 0)
     if not isinstance(request_id, int) or not isinstance(at_ns, int) or (rung not in RUNGS and rung != STACKS_RUNG):
         raise ValueError(f"dump request {body!r} is not understood")
-    return DumpRequest(request_id, rung, at_ns)
+    return DumpRequest(request_id, rung, at_ns, body.get("json") is True)

@@ -190,7 +190,7 @@ class AnsweringHook:
     """Plays the hook's part: sees a request, writes what torch would, then says so in the record."""
 
     def __init__(self, subject: Subject, dump: bytes = b"") -> None:
-        """`dump`: what it answers; none: the rung that it is asked for."""
+        """`dump`: what it answers; none: the rung that it is asked for, in JSON, which has no stacks."""
         self.subject = subject
         self.dump = dump
         self.answered = 0
@@ -205,7 +205,8 @@ class AnsweringHook:
             self.answered = request["id"]
             self.rungs.append(request["rung"])
             name = layout.answer_name(self.subject.rank, self.subject.pid, self.answered, "gloo")
-            (self.subject.directory / name).write_bytes(self.dump or request["rung"].encode())
+            said = f'{{"rung": "{request["rung"]}"}}' if request["json"] and request["rung"] != "stacks" else "stacks"
+            (self.subject.directory / name).write_bytes(self.dump or said.encode())
             self.subject.write_record(answered=self.answered)
 
 
@@ -220,9 +221,13 @@ def test_recorder_is_asked_up_the_ladder_and_the_fullest_dump_is_kept(tmp_path: 
         left = [path.name for path in subject.directory.iterdir() if path.name.endswith(".dump")]
     # All that is in gloo's recorder is active: what is active is not asked for by itself.
     assert hook.rungs == ["entries", "entries", "entries", "stacks"]
-    assert (tmp_path / "b/ranks/0/flight_recorder.gloo.pickle").read_bytes() == b"entries"
-    assert (tmp_path / "b/ranks/0/flight_recorder.gloo-2.pickle").read_bytes() == b"entries"
-    assert (tmp_path / "b/ranks/0/flight_recorder.gloo-3.pickle").read_bytes() == b"stacks"
+    dumps = {path.name: path.read_bytes() for path in (tmp_path / "b/ranks/0").glob("flight_recorder.*")}
+    entries = b'{"rung": "entries"}'
+    assert dumps == {
+        "flight_recorder.gloo.json": entries,
+        "flight_recorder.gloo-2.json": entries,
+        "flight_recorder.gloo-3.pickle": b"stacks",
+    }
     assert left == []
 
 

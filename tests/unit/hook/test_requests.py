@@ -5,15 +5,19 @@ import os
 import pickle
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch.hook import layout, recorder
 from stallwatch.hook.identity import ProcessIdentity
 from stallwatch.hook.publication import RankFile
 from stallwatch.hook.requests import DumpRequest, Requests
+from stallwatch.node.heartbeat_file import request_body
 
 
 @pytest.fixture
@@ -152,6 +156,60 @@ def test_both_recorders_answer_at_the_rung_that_was_asked(
     for name in ("nccl", "gloo"):
         answer = answer_of(file, 4, name).read_bytes()
         assert pickle.loads(answer)["arguments"] == arguments  # noqa: TID251 - written by this test
+
+
+class Handled:
+    """torch's base classes of what its worker server's handlers are given."""
+
+
+def add_handlers(torch: ModuleType, status: int = 200) -> list[tuple[str, object]]:
+    """Give `torch` the handlers of its worker server; return what they are asked, as they are."""
+    asked: list[tuple[str, object]] = []
+
+    def handler(name: str) -> Callable[[Any, Any], None]:
+        def answer(request: Any, response: Any) -> None:
+            asked.append((name, request.params()))
+            response.set_status(status)
+            response.set_content('{"entries": []}', "application/json")
+
+        return answer
+
+    parts = {"_Request": Handled, "_Response": Handled, "_get_handler": handler}
+    vars(torch).update(parts, _get_handler_names=lambda: ["ping", "dump_nccl_trace_json", "fr_trace_json"])
+    return asked
+
+
+def test_json_that_costs_no_gil_is_left_where_it_is_taken(file: RankFile, torch: ModuleType) -> None:
+    asked = add_handlers(torch)
+    Requests().answer(file, DumpRequest(4, "active", takes_json=True))
+    assert answer_of(file, 4, "nccl").read_bytes() == answer_of(file, 4, "gloo").read_bytes() == b'{"entries": []}'
+    wanted = {"includecollectives": "true", "onlyactive": "true"}
+    assert asked == [("dump_nccl_trace_json", wanted), ("fr_trace_json", wanted)]
+
+
+def test_call_sites_are_in_no_json(file: RankFile, torch: ModuleType) -> None:
+    assert not add_handlers(torch)
+    Requests().answer(file, DumpRequest(4, "stacks", takes_json=True))
+    assert answer_of(file, 4, "gloo").read_bytes()[:1] == b"\x80"
+
+
+@pytest.mark.parametrize("lacks", ["_get_handler_names", "_Request", "_get_handler", "what we ask for"])
+def test_a_torch_that_has_no_such_handler_answers_with_its_pickle(
+    file: RankFile, torch: ModuleType, lacks: str
+) -> None:
+    add_handlers(torch, status=400 if lacks == "what we ask for" else 200)
+    vars(torch).pop(lacks, None)
+    Requests().answer(file, DumpRequest(4, "entries", takes_json=True))
+    assert answer_of(file, 4, "gloo").read_bytes()[:1] == b"\x80"
+
+
+def test_a_daemon_says_that_it_takes_json(file: RankFile) -> None:
+    """A job may bring a hook that is newer than the node's daemon, and an older one reads no more than it knows."""
+    requests = Requests()
+    ask(file, {"id": 1, "rung": "active"})
+    assert requests.poll(file) == DumpRequest(1, "active", takes_json=False)
+    ask(file, msgspec.json.decode(request_body(2, "active")))
+    assert requests.poll(file) == DumpRequest(2, "active", takes_json=True)
 
 
 def test_the_next_answer_takes_the_place_of_the_last(file: RankFile, torch: ModuleType) -> None:
