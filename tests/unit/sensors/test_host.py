@@ -3,10 +3,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from stallwatch.model.reading import Known
 from stallwatch.sensors.host import HostSensor
 from stallwatch.sensors.kernel_messages import KernelLogUnreadable, KernelMessages
 from tests.builders.clock import FakeClock
+from tests.builders.running_job import found, four, job_run, run
 
 SECOND = 10**9
 
@@ -123,3 +126,15 @@ def test_absent_files_are_unknown_and_said(tmp_path: Path) -> None:
     sample = sensor.read()
     assert (sample.open_files, sample.memory_available_bytes, sample.shared_memory_bytes) == (None, None, None)
     assert {"open files", "memory", "shared memory"} <= dict(sample.missing).keys()
+
+
+@pytest.mark.parametrize(("allocated", "told"), [(50_000, False), (95_000, True)])
+def test_handles_of_the_node_that_run_out_become_a_finding(tmp_path: Path, allocated: int, told: bool) -> None:
+    files = tmp_path / "proc" / "sys" / "fs" / "file-nr"
+    files.parent.mkdir(parents=True)
+    files.write_text(f"{allocated}\t0\t100000\n")
+    (tmp_path / "sys").mkdir()
+    sensor = HostSensor(lambda: FakeLog(), proc=str(tmp_path / "proc"), sys=str(tmp_path / "sys"))
+    node = [replace(shot, host=Known(sensor.read(), shot.at_ns)) for shot in job_run(four(), 90, tick_seconds=10.0)]
+    reasons = {finding.reason for _, finding in found(run(node), "health", "confirmed")}
+    assert (f"{allocated} of 100000 file handles of the node are open" in reasons) == told
