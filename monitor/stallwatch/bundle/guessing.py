@@ -12,6 +12,7 @@ from stallwatch.formats.unreadable import Unreadable
 
 _PICKLE: Final = b"\x80"
 _LINE_BYTES: Final = 65_536
+_OF_A_JOB: Final = (b"ProcessGroup", b"Traceback (most", b"NCCL WARN")  # in a log that somebody pasted RAS' report into
 
 
 def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tuple[str, Any]:
@@ -29,7 +30,7 @@ def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tupl
     data = as_utf8(data)
     if b"\0" in data[:4096]:
         raise Unreadable("it is neither a dump nor a log")
-    if b"Job summary" in data and b"Communicators" in data:
+    if b"Job summary" in data and b"Communicators" in data and not any(mark in data for mark in _OF_A_JOB):
         return "ras", ras.parse_text(data)
     return "log", training_log.parse(data)
 
@@ -56,7 +57,7 @@ def _json_parser(data: bytes) -> tuple[str, Callable[[bytes, str, int], Any]] | 
     except Unreadable:
         if is_json_line(data.lstrip()[:_LINE_BYTES].partition(b"\n")[0].decode("utf-8", "replace")):
             return None
-        if b"communicators" in data:
+        if data.lstrip()[:1] == b"{" and b'"communicators"' in data:
             return "ras", lambda data, source, look: ras.parse_json(data)
         if b'"entries"' in data[:_LINE_BYTES] or not _is_of_lines(data.lstrip()):
             raise
