@@ -161,7 +161,7 @@ def deepspeed(ends: list[End], node: int) -> list[Said]:
     lines = [f"{head} [INFO] [launch.py:319:sigkill_handler] Killing subprocess {pid_of(end.rank)}" for end in mates]
     lines.append(
         f"{head} [ERROR] [launch.py:325:sigkill_handler] ['/env/bin/python', '-u', '/app/train.py', "
-        f"'--local_rank={first.rank % LOCAL_SIZE}'] exits with return code = {first.code}"
+        f"'--local_rank={max(end.rank for end in mates) % LOCAL_SIZE}'] exits with return code = {first.code}"
     )
     return [Said(first.at + 1, None, node, tuple(lines))]
 

@@ -111,7 +111,7 @@ def _is_decidable(case: Case, engine: Engine, kind: str, made: Folder) -> bool:
             engine.program.backend == "gloo" or (made.launcher == "torchrun --log-dir" and not one_node)
         ):
             return False  # its peers end with it, and nothing marks whose traceback is whose
-        named = made.launcher in (*_BY_ITSELF, "srun -l", "mpirun") or (made.launcher == "deepspeed" and one_node)
+        named = made.launcher in (*_BY_ITSELF, "srun -l", "mpirun")
         return named or culprit in made.told
     if kind != "late" or engine.program.backend == "gloo" or made.dumps:
         return False

@@ -15,7 +15,8 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "process_failed",
         "exits with return code",
-        r"(?:--local[_-]rank=(?P<local_rank>\d+).*?)?exits with return code = (?P<exit>-?\d+)",
+        # DeepSpeed prints the command that it started last, whichever process failed: it tells of the only one.
+        r"(?:--local[_-]rank=(?P<local_rank>0)\b.*?)?exits with return code = (?P<exit>-?\d+)",
     ),
     pattern(
         "terminated",

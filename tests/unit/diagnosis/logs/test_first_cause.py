@@ -216,13 +216,16 @@ def test_a_job_that_was_cancelled_is_over_unless_it_hung_before() -> None:
     assert verdict(timed_out("2.6", 0, 9) + cancelled).cause == "undecided"
 
 
-def test_deepspeeds_launcher_tells_the_local_rank() -> None:
-    log = (
-        "[2026-11-28 10:00:00,100] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 5000\n"
+def test_deepspeeds_launcher_prints_the_command_of_the_last_rank_whichever_failed() -> None:
+    """deepspeed/launcher/launch.py: `cmd` is what its loop over the local ranks left."""
+    ended = (
         "[2026-11-28 10:00:01,100] [ERROR] [launch.py:325:sigkill_handler] ['/env/bin/python', '-u', 'train.py', "
-        "'--local_rank=1', '--deepspeed'] exits with return code = 1\n"
+        "'--local_rank={}', '--deepspeed'] exits with return code = {}\n"
     )
-    assert told(log) == ("rank_exited", (1,))
+    killing = "[2026-11-28 10:00:00,100] [INFO] [launch.py:319:sigkill_handler] Killing subprocess {}\n"
+    for code in (1, -7, -9, -11):
+        assert told(killing.format(5000) + killing.format(5001) + ended.format(1, code)) == ("rank_exited", ())
+        assert told(killing.format(5000) + ended.format(0, code)) == ("rank_exited", (0,))
 
 
 _SPAWNED = """Traceback (most recent call last):

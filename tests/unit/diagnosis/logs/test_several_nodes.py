@@ -9,10 +9,10 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.verdict import Verdict
 from tests.builders.texts import AGENT, RAISED, marked, verdict
 
-_DEEPSPEED = "[2026-11-03 04:10:00,120] [INFO] [launch.py:152:main] nnodes=2, num_local_procs=4, node_rank={0}\n"
+_DEEPSPEED = "[2026-11-03 04:10:00,120] [INFO] [launch.py:152:main] nnodes=2, num_local_procs=1, node_rank={0}\n"
 _FAILED = (
     "[2026-11-03 04:18:31,500] [ERROR] [launch.py:325:sigkill_handler] ['/env/bin/python', '-u', 'train.py', "
-    "'--local_rank=1'] exits with return code = 1\n"
+    "'--local_rank=0'] exits with return code = 1\n"
 )
 _TORCHRUN = (
     "  restart_count=0\n  group_rank=1\n  group_world_size=2\n  local_ranks=[0, 1, 2, 3]\n  global_ranks=[4, 5, 6, 7]\n"
@@ -57,8 +57,8 @@ def test_the_ranks_that_torchrun_told_at_the_start_are_those_of_the_node(said: s
 
 def test_deepspeeds_nodes_have_their_ranks_one_after_the_other() -> None:
     log = marked(_DEEPSPEED.format(0), "n0: ") + marked(_DEEPSPEED.format(1), "n1: ") + marked(_FAILED, "n1: ")
-    assert verdict(log).culprits == (5,)
-    assert verdict(_DEEPSPEED.format(1) + _FAILED).culprits == (5,)
+    assert verdict(log).culprits == (1,)
+    assert verdict(_DEEPSPEED.format(1) + _FAILED).culprits == (1,)
 
 
 def test_local_ranks_of_two_launchers_that_nothing_tells_apart_are_nobodys(tmp_path: Path) -> None:
