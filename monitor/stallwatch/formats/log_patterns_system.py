@@ -39,13 +39,13 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "process_failed",
         "noticed that process rank",
-        r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on"
+        r"noticed that process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|\S+) on node (?P<host>\S+) exited on"
         r"(?: signal (?P<exit_signal>\d+)|\s*$)",
     ),
     pattern(
         "process_failed",
         "exited due to process rank",
-        r"exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on(?: node (?P<host>\S+))?",
+        r"exited due to process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|\S+) on(?: node (?P<host>\S+))?",
     ),
     # PALS, of HPE's machines.
     *(
@@ -54,13 +54,16 @@ SYSTEM_PATTERNS: Final = (
     ),
     pattern("process_failed", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator"),
     # Intel MPI's and MPICH's; the next line says how.
-    pattern("process_failed", "RUNNING AT", r"(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
+    pattern(
+        "process_failed", "RUNNING AT", r"(?:RANK (?P<rank>\d+) )?PID (?:(?P<pid>\d+)|\S+) RUNNING AT (?P<host>\S+)"
+    ),
     # Ray tells the death of an actor to its driver; why it died stands in the actor's own lines, or nowhere.
     pattern(
         "actor_died",
         "Worker exit type",
-        r"(?:Worker PID: (?P<pid>\d+) )?Worker exit type: \w+ Worker exit detail: (?P<message>.*?)"
-        r"(?: There are some| Some potential|$)",
+        # Pids are of containers, which may have the same on every node.
+        r"(?:Worker IP address: \[?(?P<host>[\w.:-]+)\S* Worker port: \d+ )?(?:Worker PID: (?P<pid>\d+) )?"
+        r"Worker exit type: \w+ Worker exit detail: (?P<message>.*?)(?: There are some| Some potential|$)",
     ),
     pattern(
         "actor_died", "actor died unexpectedly", r"(?P<message>The actor died unexpectedly before finishing this task)"
@@ -150,7 +153,7 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "native_crash",
         "] Caught signal ",
-        r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\s*:\d+:\d+\]\s*Caught signal (?P<message>(?:4|7|8|11) \([^)]*\))",
+        r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\s*:\d+(?::\d+)?\]\s*Caught signal (?P<message>(?:4|7|8|11) \([^)]*\))",
     ),
     pattern(
         "native_crash",

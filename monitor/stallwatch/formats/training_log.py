@@ -180,6 +180,9 @@ class _Reading:
             self._section = int(match["rank"]) if match["mark"] == "Begin" else None
         elif "terminated with the following" in line.text and (match := _CHILD.match(line.text)):
             self._child = int(match["local"])
+            last = self.events[-1] if self.events else None
+            if last is not None and last.exception == "Exception" and not last.message:  # spawn's own, to torch 1.7
+                self.events[-1] = replace(last, exception="ProcessRaisedException")
         return line._replace(rank=self._section) if self._section is not None and line.rank is None else line
 
     def ended(self) -> list[LogEvent]:

@@ -203,6 +203,8 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
     )
     if others:
         facts.append(Fact(f"what {named(others)} told is a consequence", "logs"))
+    # Of whom the launcher alone tells that he was ended, nothing tells that he waited.
+    spoke = {one.rank for one in analysis.case.logs.told if one.kind not in _ENDS}
     return Claim(
         cause=cause,
         culprits=culprits,
@@ -214,7 +216,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
         operation=operation,
         seq=seq,
         by_line=words,
-        told_waiting=tuple(others),
+        told_waiting=tuple(rank for rank in others if rank in spoke),
     )
 
 

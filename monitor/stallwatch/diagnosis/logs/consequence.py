@@ -83,9 +83,17 @@ _OF_OTHERS: Final = tuple(
             _STORE,
         ),
         (r"monitoredBarrier", "another rank did not come to the barrier"),
+        (r"horovod has been shut down", "another rank had left Horovod's job"),
+        (r"while rank \d+ has inconsistent 0 params", _PEER),
         (r"received \S*\s*death signal|SignalException", _ENDED),
     )
 )
+# DDP's, DeepSpeed's, Megatron's and fairseq's: a rank that has compared itself with another one.
+_DIFFER: Final = re.compile(
+    r"DDP expects same model across all ranks|disagreement between rank\d+ and rank|hashes not matching across"
+    r"|gradients are inconsistent between workers|workers have fallen out of sync"
+)
+_NOT_WHICH: Final = "it says that ranks differ, and not which of them is wrong"
 # So begin the texts of these, of RuntimeErrors.
 _BEGINNINGS: Final = (
     "[", "nccl", "connection ", "broken pipe", "socket timeout", "timed out", "wait timeout", "rank ", "ranks ",
@@ -96,7 +104,7 @@ _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Group|Warni
 _WRAPPERS: Final = frozenset({
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "ExceptionGroup", "RendezvousClosedError",
     "RayTaskError", "RayActorError", "ActorDiedError", "WorkerCrashedError", "CalledProcessError", "JobFailedError",
-    "ActorUnavailableError",
+    "ActorUnavailableError", "TrainingFailedError", "WorkerGroupError",
 })  # fmt: skip
 # Libraries that talk to the world outside the job: a connection that they lost is this rank's own trouble.
 _OUTSIDE: Final = (
@@ -194,6 +202,8 @@ def is_consequence(text: str) -> bool:
     last = text.partition(":")[0].rpartition(".")[2].partition("(")[0]
     if last in _WRAPPERS or last == "KeyboardInterrupt":
         return True
+    if _DIFFER.search(text):
+        return True
     low = text.lower()
     if any(words in low for words in (*_OUT_OF_MEMORY, *_ADDRESS_IN_USE, *_GPU_UNREACHABLE)):
         return False
@@ -219,6 +229,8 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning("address_in_use", "")
     if passes_on(event):
         return Meaning("exception", "it passes on what another process raised")
+    if _DIFFER.search(event.message or ""):
+        return Meaning("exception", why or _NOT_WHICH)
     if _REPORT_OF_MEMORY.search(text):
         return Meaning("out_of_memory", "")
     if any(words in text for words in _GPU_UNREACHABLE):

@@ -180,6 +180,7 @@ def _announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
             killing[event.source] = min(event.line, killing.get(event.source, event.line))
         elif one.kind == "process_failed" and event.exit_signal not in (_SIGKILL, _SIGTERM):
             failed[event.source] = min(event.line, failed.get(event.source, event.line))
+    listed = [one.event for one in told if "RUNNING AT" in one.event.text]
     out = []
     for one in told:
         event = one.event
@@ -187,8 +188,19 @@ def _announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
             before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
             if (event.source, event.pid) in ended or before < event.line:
                 one = one._replace(consequence="the launcher ended it")
+        if event in listed and not one.consequence and _is_cleared_away(event, listed):
+            one = one._replace(consequence="mpirun ends all that are left when one has ended")
         out.append(one)
     return out
+
+
+def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
+    """Hydra kills whoever is left, and lists them all by rank: the one that ended otherwise had ended by itself; of
+    several killed ones, or where a line is lost, nothing tells which."""
+    if event.exit_code is not None or event.exit_signal not in (None, _SIGKILL, _SIGTERM):
+        return False
+    others = [other for other in listed if other.source == event.source and other.line != event.line]
+    return any(other.exit_code is not None or other.exit_signal != _SIGTERM for other in others)
 
 
 def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
@@ -278,6 +290,8 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
             return "its own exception says why it left"
         if any(_is_before(other.event, event) for other in waited):
             return "ranks had waited in vain before it ended"
+        if event.first and event.exit_signal in (_SIGABRT, _SIGTERM) and _is_one_of_several(end, ends):
+            return "others ended by the same signal, and nothing tells whose end was the first by itself"
         return ""
 
     reasons = {id(end): reason(end) for end in ends}
@@ -289,6 +303,16 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
             why = "the first that the launcher saw had waited in vain"
         out.append(one._replace(consequence=why) if why and not one.consequence else one)
     return out
+
+
+def _is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:
+    event = end.event
+    return any(
+        other.rank != end.rank
+        and (other.event.source, other.event.exit_signal) == (event.source, event.exit_signal)
+        and other.kind == end.kind
+        for other in ends
+    )
 
 
 def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:

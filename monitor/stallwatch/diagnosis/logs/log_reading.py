@@ -209,13 +209,13 @@ def _with_folders(events: Iterable[LogEvent]) -> list[LogEvent]:
 def _by_local_rank(events: list[LogEvent], nodes: int) -> list[LogEvent]:
     """Local ranks become ranks: by the summary of the same log, or of the only node that there is."""
     of_source: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    of_pid: dict[tuple[str, int], set[int]] = defaultdict(set)
+    of_pid: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)
     hosts: set[str] = set()
     for event in events:
         if event.rank is not None and event.local_rank is not None:
             of_source[event.source][event.local_rank].add(event.rank)
         if event.rank is not None and event.pid is not None:
-            of_pid[event.source, event.pid].add(event.rank)
+            of_pid[event.source, event.pid].add((event.rank, event.host or ""))
         if event.kind == "launcher_failure" and event.host:
             hosts.add(event.host)
     one_node = max(len(hosts), nodes) <= 1 and all(
@@ -229,7 +229,7 @@ def _by_local_rank(events: list[LogEvent], nodes: int) -> list[LogEvent]:
 def _resolved(
     event: LogEvent,
     of_source: Mapping[str, Mapping[int, set[int]]],
-    of_pid: Mapping[tuple[str, int], set[int]],
+    of_pid: Mapping[tuple[str, int], set[tuple[int, str]]],
     *,
     one_node: bool,
 ) -> LogEvent:
@@ -237,10 +237,21 @@ def _resolved(
         return event
     ranks = of_source[event.source].get(event.local_rank, set()) if event.local_rank is not None else set()
     if not ranks and event.pid is not None:
-        ranks = of_pid.get((event.source, event.pid), set())
+        known = of_pid.get((event.source, event.pid), set())
+        ranks = {rank for rank, host in known if not (host and event.host) or _may_be_one(host, event.host)}
     if not ranks and one_node and event.local_rank is not None:
         ranks = {event.local_rank}
     return msgspec.structs.replace(event, rank=next(iter(ranks))) if len(ranks) == 1 else event
+
+
+def _may_be_one(host: str, other: str) -> bool:
+    """Whether these may be one host: two addresses, or two names, that differ are not."""
+    numeric = host[:1].isdigit(), other[:1].isdigit()
+    return (
+        host.partition(".")[0] == other.partition(".")[0]
+        if numeric == (False, False)
+        else (host == other or numeric != (True, True))
+    )
 
 
 _SENT = (9, 15)  # SIGKILL, SIGTERM: signals that somebody sends
@@ -310,7 +321,9 @@ class LogReading:
         ranks = sorted(rank for one in told for rank in ((one.rank,) if one.rank is not None else one.event.ranks))
         by_signal = len(ends) == 1 and next(iter(ends))[0] in _SENT
         whole = len(ranks) > 1 and ranks == list(range(len(ranks)))
-        only_ends = all(one.kind in ("launcher_failure", "process_failed") for one in told)
+        only_ends = all(
+            one.kind in ("launcher_failure", "process_failed") and "RUNNING AT" not in one.event.text for one in told
+        )
         return tuple(ranks) if by_signal and whole and only_ends else ()
 
     @property

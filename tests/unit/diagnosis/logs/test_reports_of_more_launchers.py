@@ -1,0 +1,116 @@
+"""Public reports whose launcher, or whose exception, names a rank that is not to blame; rebuilt with other numbers."""
+
+import pytest
+
+from tests.builders.texts import RAISED, marked, ranked, timed_out, told, verdict
+
+Accepted = tuple[tuple[str, tuple[int, ...]], ...]
+UNDECIDED: tuple[str, tuple[int, ...]] = ("undecided", ())
+GONE: tuple[str, tuple[int, ...]] = ("rank_exited", ())
+
+
+def _raised(text: str, rank: int | None = None) -> str:
+    log = RAISED.replace("ValueError: shard 17 is empty", text)
+    return log if rank is None else ranked(log, rank)
+
+
+def _spawned(place: int, text: str) -> str:
+    head = RAISED[: RAISED.index("ValueError")]
+    return f"{head}Exception: \n\n-- Process {place} terminated with the following error:\n{_raised(text)}"
+
+
+def _hydra(*ends: tuple[int, str]) -> str:
+    rule = "=" * 83
+    return "".join(
+        f"\n{rule}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK {rank} PID {7000 + rank} "
+        f"RUNNING AT n1\n=   {how}\n{rule}\n"
+        for rank, how in ends
+    )
+
+
+def _table(*ends: tuple[int, int]) -> str:
+    """The first is what torchrun saw first."""
+    blocks = [
+        f"[{place}]:\n  time      : 2026-11-20_08:15:31\n  host      : n1\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: {7000 + rank})\n  error_file: <N/A>\n  traceback : Signal {-code} received\n"
+        for place, (rank, code) in enumerate(ends)
+    ]
+    return "Failures:\n" + "".join(blocks[1:]) + "Root Cause (first observed failure):\n" + blocks[0] + "=" * 60 + "\n"
+
+
+_SHUT = (
+    "RuntimeError: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to "
+    "allreduce, allgather or broadcast a tensor after one of the ranks finished execution."
+)
+_FIRST = "The first process to do so was:\n\n  Process name: [[31415,1],{}]\n  Exit code:    1\n"
+_OUT_OF_SYNC = (
+    "Exception: Unable to unpickle data from other workers. all_gather_list requires all workers to enter the function "
+    "together, so this error usually indicates that the workers have fallen out of sync somehow. Workers can fall out "
+    "of sync if one of them runs out of memory."
+)
+_NORMS = (
+    "FloatingPointError: Fatal error: gradients are inconsistent between workers. Try --ddp-backend=no_c10d.\n---\n"
+    "grad_norm across the workers:\nrank   0 = nan\nrank   1 = nan"
+)
+_MODELS = (
+    "RuntimeError: DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has inconsistent "
+    "{} params."
+)
+_DIED = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker IP address: {} "
+    "Worker port: 10005 Worker PID: {} Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits "
+    "with a connection error code 2. End of file. There are some potential root causes.\n"
+)
+_KILL = "KILLED BY SIGNAL: 9 (Killed)"
+
+REPORTS: dict[str, tuple[str, Accepted]] = {
+    "horovod/horovod 1421": (marked(_raised(_SHUT), "[1,2]<stderr>:") + _FIRST.format(0), (("rank_exited", (0,)),)),
+    "horovod/horovod 1421, without mpirun's word": (marked(_raised(_SHUT), "[1,2]<stderr>:"), (UNDECIDED,)),
+    "Kay1794/Aware-of-the-history 2": (
+        "mpirun noticed that process rank 1 with PID xxxxxx on node xxxxxxxx exited on signal 9 (Killed).\n",
+        (("rank_exited", (1,)),)),
+    "horovod/horovod 489": (
+        "[n1:7000] Signal: Aborted (6)\n[n1:7000:0] Caught signal 11 (Segmentation fault: address not mapped to "
+        "object at address 0x565391a57a40)\n", (GONE,)),
+    "intel/torch-ccl 71": (
+        _hydra((0, _KILL), (1, "KILLED BY SIGNAL: 11 (Segmentation fault)"), (2, _KILL)), (("rank_exited", (1,)),)),
+    "facebookresearch/fairseq 1821": (_spawned(8, _OUT_OF_SYNC), (UNDECIDED,)),
+    "facebookresearch/fairseq 1372": (_spawned(3, _NORMS), (UNDECIDED,)),
+    "huggingface/diffusers 10160": (
+        _raised(_MODELS.format(0, 776, 1, 0), 0) + timed_out("2.5", 2, 1, "ALLGATHER", 776, out=3104), (UNDECIDED,)),
+    "determined-ai/determined 8915": (_raised(_MODELS.format(2, 161, 0, 163), 2), (UNDECIDED,)),
+    "open-mmlab/mmsegmentation 3106": (_table((0, -6), (1, -6), (2, -6)), (UNDECIDED,)),
+    "verl-project/verl 2995": (
+        _DIED.format("10.0.0.7", 833) + marked(timed_out("2.6", 62, 3318), "(WorkerDict pid=833, ip=10.0.0.9) "),
+        (UNDECIDED, GONE)),
+    "NVIDIA/nccl 1730, with RAS' report above": (timed_out("2.6", 118, 2398459), (UNDECIDED,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", REPORTS)
+def test_what_a_report_allows_to_say_and_no_more(source: str) -> None:
+    log, accepted = REPORTS[source]
+    found = verdict(log)
+    assert (found.cause, found.culprits) in accepted, found.summary
+
+
+def test_of_ranks_that_hydra_killed_alike_nothing_tells_which_was_the_first() -> None:
+    assert told(_hydra((0, _KILL), (1, _KILL), (2, _KILL))) == UNDECIDED
+    assert told(_hydra((0, _KILL), (1, "EXIT STATUS: 1"), (2, _KILL))) == ("rank_exited", (1,))
+    lost = _hydra((0, _KILL), (1, _KILL)).replace(f"=   {_KILL}\n", "", 1)
+    assert told(lost) == UNDECIDED
+
+
+@pytest.mark.parametrize("code", [-6, -15])
+def test_several_ends_by_one_signal_that_follows_tell_no_first_one(code: int) -> None:
+    assert told(_table((2, code), (1, code))) == UNDECIDED
+    assert told(_table((2, code))) == ("rank_exited", (2,))
+
+
+def test_of_whom_only_the_launcher_tells_that_he_ended_it_is_not_said_that_he_waits() -> None:
+    assert "wait" not in verdict(_hydra((0, _KILL), (1, "EXIT STATUS: 1"))).summary
+
+
+def test_a_worker_of_ray_has_its_rank_by_its_pid_on_its_own_host() -> None:
+    waits = marked(timed_out("2.6", 3, 9), "(WorkerDict pid=833, ip=10.0.0.9) ")
+    assert "rank 3: a worker" in verdict(waits + _DIED.format("10.0.0.9", 833)).because[1].fact
