@@ -5,6 +5,7 @@ because the recorder reads its environment when it is first touched. A build wit
 operations live in one, gloo's in the other; builds without have only the second.
 """
 
+import os
 import sys
 from typing import Any, Callable, Optional
 
@@ -13,10 +14,12 @@ Dump = Callable[..., bytes]
 _FUNCTIONS = (("nccl", "_dump_nccl_trace"), ("gloo", "_dump_fr_trace"))
 # Measured under NCCL with 2,000 entries: 3.7 ms, 28 ms, and 4.9 s the first time because of symbols.
 RUNGS = {"active": (True, False, True), "entries": (True, False, False), "stacks": (True, True, False)}
-# What torch's own worker server answers with (torch 2.4 and later; control_plane/Handlers.cpp), in C++ without the GIL
-# and without stacks. A full ring of gloo's (2,000 entries, torch 2.13): the function holds the GIL for 17-38 ms, the
-# handler takes 26-50 ms and no other thread of the process stands for more than 1 ms; its text says the same.
-_HANDLERS = {"nccl": "dump_nccl_trace_json", "gloo": "fr_trace_json"}
+# What torch's own worker server answers with for gloo's recorder (torch 2.9 and later), in C++ without the GIL and
+# without stacks. Of a full ring (2,000 entries, torch 2.13): the function holds the GIL for 17-38 ms, the handler takes
+# 26-50 ms and no other thread of the process stands for more than 1 ms; its text says the same. NCCL's handler wants
+# parameters that Python cannot give it (torch 2.11: a multimap); its function holds the GIL for 31-37 ms.
+_HANDLERS = {"gloo": "fr_trace_json"}
+_DEFAULT_ENTRIES = 2000  # torch 2.11 and later, see recorder_switch
 
 
 def distributed() -> "Optional[object]":
@@ -63,37 +66,53 @@ def dump(rung: str, takes_json: bool = False) -> "tuple[tuple[str, bytes], ...]"
 
 def _json_of(name: str, rung: str) -> "Optional[bytes]":
     """None where this torch has no such handler, or it does not answer as we know it."""
-    collectives, stacks, only_active = RUNGS[rung]
-    if stacks:
+    handler = _HANDLERS.get(name)
+    if handler is None or rung == "stacks":
         return None
     try:
         bindings: Any = sys.modules["torch._C._distributed_c10d"]
-        if _HANDLERS[name] not in bindings._get_handler_names():
+        if handler not in bindings._get_handler_names():
             return None
-        wanted = {"includecollectives": str(collectives).lower(), "onlyactive": str(only_active).lower()}
-        statuses, contents = [], []
+        contents: list[str] = []
 
         class Request(bindings._Request):  # type: ignore[misc]
             def body(self) -> bytes:
                 return b""
 
             def params(self) -> "dict[str, str]":
-                return wanted
+                return {}
 
         class Response(bindings._Response):  # type: ignore[misc]
             def set_status(self, status: int) -> None:
-                statuses.append(status)
+                pass
 
-            def set_content(self, content: "Any", content_type: str) -> None:
+            def set_content(self, content: str, content_type: str) -> None:
                 contents.append(content)
 
-        bindings._get_handler(_HANDLERS[name])(Request(), Response())
-        if any(status != 200 for status in statuses) or len(contents) != 1:
-            return None
-        content = contents[0]
-        return content if isinstance(content, bytes) else content.encode("utf-8")
+        bindings._get_handler(handler)(Request(), Response())
+        return contents[0].encode("utf-8") if is_whole(contents[0]) else None
     except Exception:  # a private part of torch: its absence only costs the GIL
         return None
+
+
+def is_whole(content: str) -> bool:
+    """Whether a dump in JSON leaves out no entry of its ring: the handler asks for those alone that are not completed,
+    which are all where gloo's are (none is ever called completed)."""
+    import re  # torch has loaded it
+
+    numbers = [int(number) for number in re.findall(r'"record_id":\s*([0-9]+)', content)]
+    if not numbers:
+        return re.search(r'"last_enqueued_collective":\s*"?[1-9]', content) is None
+    in_a_row = max(numbers) - min(numbers) + 1 == len(numbers)
+    return in_a_row and (min(numbers) == 0 or len(numbers) >= _ring_entries())
+
+
+def _ring_entries() -> int:
+    for variable in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        value = os.environ.get(variable, "")
+        if value.isdigit():
+            return int(value)
+    return _DEFAULT_ENTRIES
 
 
 def default_world() -> "Optional[tuple[int, int, Optional[tuple[str, str]]]]":

@@ -5,7 +5,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -162,45 +162,80 @@ class Handled:
     """torch's base classes of what its worker server's handlers are given."""
 
 
-def add_handlers(torch: ModuleType, status: int = 200) -> list[tuple[str, object]]:
-    """Give `torch` the handlers of its worker server; return what they are asked, as they are."""
-    asked: list[tuple[str, object]] = []
+WHOLE = '{"entries": [{"record_id": 0}, {"record_id": 1}], "pg_status": {"0": {"last_enqueued_collective": "2"}}}'
+
+
+def add_handler(torch: ModuleType, content: str = WHOLE) -> None:
+    """Give `torch` the handlers of its worker server."""
 
     def handler(name: str) -> Callable[[Any, Any], None]:
+        assert name == "fr_trace_json"
+
         def answer(request: Any, response: Any) -> None:
-            asked.append((name, request.params()))
-            response.set_status(status)
-            response.set_content('{"entries": []}', "application/json")
+            assert (request.body(), request.params()) == (b"", {})
+            response.set_content(content, "application/json")
+            response.set_status(200)
 
         return answer
 
     parts = {"_Request": Handled, "_Response": Handled, "_get_handler": handler}
     vars(torch).update(parts, _get_handler_names=lambda: ["ping", "dump_nccl_trace_json", "fr_trace_json"])
-    return asked
 
 
-def test_json_that_costs_no_gil_is_left_where_it_is_taken(file: RankFile, torch: ModuleType) -> None:
-    asked = add_handlers(torch)
-    Requests().answer(file, DumpRequest(4, "active", takes_json=True))
-    assert answer_of(file, 4, "nccl").read_bytes() == answer_of(file, 4, "gloo").read_bytes() == b'{"entries": []}'
-    wanted = {"includecollectives": "true", "onlyactive": "true"}
-    assert asked == [("dump_nccl_trace_json", wanted), ("fr_trace_json", wanted)]
+@pytest.mark.parametrize("rung", ["active", "entries"])
+def test_json_that_costs_no_gil_is_left_where_it_is_taken(file: RankFile, torch: ModuleType, rung: str) -> None:
+    """Of gloo: NCCL's handler wants parameters of a type that Python cannot give it."""
+    add_handler(torch)
+    Requests().answer(file, DumpRequest(4, rung, takes_json=True))
+    assert answer_of(file, 4, "gloo").read_bytes() == WHOLE.encode()
+    assert answer_of(file, 4, "nccl").read_bytes()[:1] == b"\x80"
+    Requests().answer(file, DumpRequest(5, rung))
+    assert answer_of(file, 5, "gloo").read_bytes()[:1] == b"\x80"
 
 
 def test_call_sites_are_in_no_json(file: RankFile, torch: ModuleType) -> None:
-    assert not add_handlers(torch)
+    add_handler(torch)
     Requests().answer(file, DumpRequest(4, "stacks", takes_json=True))
     assert answer_of(file, 4, "gloo").read_bytes()[:1] == b"\x80"
 
 
-@pytest.mark.parametrize("lacks", ["_get_handler_names", "_Request", "_get_handler", "what we ask for"])
+@pytest.mark.parametrize("lacks", ["_get_handler_names", "_Request", "_get_handler", "entries"])
 def test_a_torch_that_has_no_such_handler_answers_with_its_pickle(
     file: RankFile, torch: ModuleType, lacks: str
 ) -> None:
-    add_handlers(torch, status=400 if lacks == "what we ask for" else 200)
+    add_handler(torch, WHOLE.replace('"record_id": 0', '"record_id": 7'))
     vars(torch).pop(lacks, None)
     Requests().answer(file, DumpRequest(4, "entries", takes_json=True))
     assert answer_of(file, 4, "gloo").read_bytes()[:1] == b"\x80"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "enqueued", "whole"),
+    [
+        (range(2), 2, True),
+        (range(0), 0, True),
+        (range(0), 5, False),  # all of them completed, and left out
+        (range(3, 5), 5, False),  # the first of them
+        (range(2), 3, True),  # the last was begun while the dump was made
+        ((0, 2), 3, False),
+        (range(100, 2100), 2100, True),  # a ring that is full
+        (range(100, 1100), 1100, False),
+    ],
+)
+def test_a_dump_that_leaves_out_what_is_completed_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch, numbers: Iterable[int], enqueued: int, whole: bool
+) -> None:
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
+    monkeypatch.delenv("TORCH_NCCL_TRACE_BUFFER_SIZE", raising=False)
+    entries = [{"record_id": number, "retired": True} for number in numbers]
+    status = {"0": {"last_enqueued_collective": str(enqueued), "last_started_collective": "-1"}}
+    assert recorder.is_whole(json.dumps({"entries": entries, "pg_status": status})) is whole
+
+
+def test_the_ring_is_as_long_as_the_job_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "10")
+    text = json.dumps({"entries": [{"record_id": number} for number in range(90, 100)]}, separators=(",", ":"))
+    assert recorder.is_whole(text)
 
 
 def test_a_daemon_says_that_it_takes_json(file: RankFile) -> None:
