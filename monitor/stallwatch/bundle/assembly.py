@@ -10,6 +10,7 @@ from stallwatch.bundle.deduplicate import OF_A_LOOK, Parsed, looks_of_former_liv
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.discovery import Found
 from stallwatch.bundle.numbered_logs import ranks_of_logs
+from stallwatch.bundle.other_runs import dumps_of_other_runs
 from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.log_folders import of_path, run_of
@@ -82,6 +83,7 @@ class Assembly:
         self._give_numbered_logs()
         self._count_nodes_of_logs()
         self._keep_one_incident()
+        self._keep_one_run()
         events = self._spread_log_events()
         self._add_heartbeats_of_timeline()
         ranks = []
@@ -143,6 +145,22 @@ class Assembly:
                 self._nodes[host] = [part for part in found if part.file.bundle != dropped]
             self._snapshots = [(bundle, snapshot) for bundle, snapshot in self._snapshots if bundle != dropped]
         self._parts = defaultdict(lambda: defaultdict(list), {r: parts for r, parts in self._parts.items() if parts})
+
+    def _keep_one_run(self) -> None:
+        """Of dumps that lie beside no description nobody knows when they were written."""
+        loose = {} if self._descriptions else {
+            rank: [part.value for part in parts[""] if part.kind == "recorder"]
+            for rank, parts in self._parts.items() if "" in parts
+        }  # fmt: skip
+        for rank, apart in dumps_of_other_runs(loose).items():
+            kept = self._parts[rank][""]
+            names = ", ".join(part.file.source for part in kept if part.kind == "recorder")
+            self._parts[rank][""] = [part for part in kept if part.kind != "recorder"]
+            self._summaries.pop((rank, ""), None)
+            self.caveats.append(
+                f"rank {rank}: {names} is not used: its calls were made {apart}, so it is of another run (or the clock "
+                "of its host is wrong by that much)"
+            )
 
     def _held_back(self) -> HeldBack | None:
         """What detection had found of slow ranks when the incident was kept."""
