@@ -47,7 +47,7 @@ from stallwatch.node.privileged_server import Connection, PrivilegedSide
 from stallwatch.node.privileged_verbs import VERBS, NotAllowed, Verb
 from stallwatch.outputs import spool
 from stallwatch.outputs.timeline import read_timeline
-from stallwatch.sensors.sensor_answer import SensorAnswer
+from stallwatch.sensors.sensor import SensorAnswer
 from tests.builders.records import record_bytes
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import incident, node_report

@@ -3,13 +3,12 @@ them (state, ages, the limit in force with its reason)."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
-from stallwatch.detectors.detector import Detector
 from stallwatch.detectors.drift import DriftDetector
 from stallwatch.detectors.exit import ExitDetector, is_ending
 from stallwatch.detectors.hardware import HardwareDetector
@@ -31,6 +30,26 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import RankView, XidCount
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
+
+State = TypeVar("State")
+
+
+class Detector(Protocol[State]):
+    """Finds one kind of symptom. It does no I/O, keeps nothing outside its frozen state, and may not name a cause.
+
+    A finding is repeated at every tick as long as its symptom lasts; the life of an incident is made of that.
+    """
+
+    name: str
+
+    def start(self) -> State:
+        """Return the state before the first snapshot."""
+        ...
+
+    def step(self, state: State, seen: NodeHistory) -> tuple[State, tuple[Finding, ...]]:
+        """Given what is known at this tick, return the next state and the symptoms that exist now."""
+        ...
+
 
 Detectors = tuple[Detector[Any], ...]
 

@@ -9,7 +9,7 @@ from statistics import median, stdev
 import msgspec
 
 from stallwatch.model.verdict import Slowness
-from stallwatch.progress.minority import minorities, stand_apart
+from stallwatch.progress.job_progress import minorities, stand_apart
 
 # Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes.
 LEAST_LOOKS = 8

@@ -17,8 +17,7 @@ from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.framing import Unpacker, as_child, pack, write
 from stallwatch.node.no_network import give_up_network
-from stallwatch.sensors.sensor import Options, Sensor
-from stallwatch.sensors.sensor_answer import NEWS, SensorAnswer
+from stallwatch.sensors.sensor import NEWS, Options, Sensor, SensorAnswer
 
 
 def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:

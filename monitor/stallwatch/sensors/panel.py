@@ -26,7 +26,7 @@ from stallwatch.model.snapshot import (
 from stallwatch.node.children import Start
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.node.worker import Worker
-from stallwatch.sensors.sensor_answer import NEWS, SensorAnswer
+from stallwatch.sensors.sensor import NEWS, SensorAnswer
 
 T = TypeVar("T")
 

@@ -42,3 +42,19 @@ class Options(msgspec.Struct, frozen=True):
     node: str = ""
     release_file: str = ""  # of node.gpu_release
     known: int = -1  # the descriptor of node.known_ranks, on the privileged side
+
+
+# What a sensor's child says to the panel, each in a message of node.framing.
+
+NEWS = 0  # answers no request: something happened, ask soon
+
+
+class SensorAnswer(msgspec.Struct, frozen=True):
+    """What a child says to request `request`: a value, or why there is none."""
+
+    request: int
+    duration_seconds: float
+    value: bytes = b""  # msgpack of the sensor's own type; empty: there is none
+    error: str = ""
+    absent: bool = False  # the node does not have it; the child ends after saying so
+    again_seconds: float | None = None  # of what is absent: when it may be there; None: nobody knows

@@ -2,8 +2,7 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.detection import Detection, DetectionState, detectors
-from stallwatch.detectors.detector import Detector
+from stallwatch.detectors.detection import Detection, DetectionState, Detector, detectors
 from stallwatch.detectors.history import NodeHistory
 from stallwatch.model.finding import Finding
 from stallwatch.model.process import ChildProcess

@@ -1,6 +1,6 @@
 import pytest
 
-from stallwatch.progress.minority import minorities, stand_apart
+from stallwatch.progress.job_progress import minorities, stand_apart
 
 
 @pytest.mark.parametrize(

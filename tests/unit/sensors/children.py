@@ -11,7 +11,7 @@ import msgspec
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.node.framing import pack
 from stallwatch.sensors.child import serve
-from stallwatch.sensors.sensor_answer import SensorAnswer
+from stallwatch.sensors.sensor import SensorAnswer
 
 
 class Counts:

@@ -16,8 +16,7 @@ from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import CodeFrame, SampledStack
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness, Where
-from stallwatch.progress.job_progress import many_move
-from stallwatch.progress.minority import minorities, stand_apart
+from stallwatch.progress.job_progress import many_move, minorities, stand_apart
 
 # Whether work has moved from the other ranks to those that come late now: experts and dynamic batches share one amount
 # of work among the ranks, so that one gets what others lose. A fault adds to one rank and takes nothing from the
