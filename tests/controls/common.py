@@ -12,8 +12,10 @@ import os
 import pickle
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
@@ -151,6 +153,20 @@ def write_slowly(seconds: float) -> None:
             time.sleep(0.02)  # a file system that gives 12 MB/s
             if file.tell() > 64 << 20:
                 file.seek(0)
+
+
+def read_late(seconds: float) -> None:
+    """A shard from storage that answers late."""
+    fifo = Path(tempfile.mkdtemp()) / "shard.bin"
+    os.mkfifo(fifo)
+    threading.Thread(target=_write_late, args=(fifo, seconds), daemon=True).start()
+    fifo.read_bytes()
+
+
+def _write_late(fifo: Path, seconds: float) -> None:
+    with fifo.open("wb") as file:
+        time.sleep(seconds)
+        file.write(bytes(4096))
 
 
 def main() -> None:

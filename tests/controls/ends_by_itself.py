@@ -38,6 +38,7 @@ from tests.controls.common import (
     every_rank_waits,
     main,
     one_rank_waits,
+    read_late,
     situation,
     step,
     train,
@@ -254,26 +255,13 @@ def import_is_slow(seconds: float) -> None:
 @one_rank_waits
 def storage_pauses(seconds: float) -> None:
     """A file server fails over for three minutes (compressed): one rank stands in a read."""
-    _read_late(seconds)
+    read_late(seconds)
 
 
 @every_rank_waits
 def storage_pauses_for_all(seconds: float) -> None:
     """The same for every rank at once."""
-    _read_late(seconds)
-
-
-def _read_late(seconds: float) -> None:
-    fifo = Path(tempfile.mkdtemp()) / "shard.bin"
-    os.mkfifo(fifo)
-    threading.Thread(target=_write_late, args=(fifo, seconds), daemon=True).start()
-    fifo.read_bytes()
-
-
-def _write_late(fifo: Path, seconds: float) -> None:
-    with fifo.open("wb") as file:
-        time.sleep(seconds)
-        file.write(bytes(4096))
+    read_late(seconds)
 
 
 @situation
@@ -282,7 +270,7 @@ def checkpoint_in_the_first_barrier() -> None:
     for _ in range(80):
         step()
     if RANK == 0:
-        _read_late(QUIET_SECONDS)
+        read_late(QUIET_SECONDS)
     dist.barrier()
     train(60)
 

@@ -34,6 +34,7 @@ from tests.controls.common import (
     compute,
     main,
     one_rank_waits,
+    read_late,
     situation,
     step,
     train,
@@ -94,7 +95,7 @@ def saves_with_torch_s_checkpoint() -> None:
     class Storage(checkpoint.FileSystemWriter):  # type: ignore[misc,unused-ignore]
         def write_data(self, plan, planner):  # type: ignore[no-untyped-def]
             if RANK == 2:
-                _read_late(QUIET_SECONDS)
+                read_late(QUIET_SECONDS)
             return super().write_data(plan, planner)
 
     folder = Path(tempfile.gettempdir()) / f"stallwatch-shards-{os.environ['MASTER_PORT']}"
@@ -102,19 +103,6 @@ def saves_with_torch_s_checkpoint() -> None:
     group = dist.new_group(backend="gloo")
     checkpoint.save({"weight": torch.ones(64)}, storage_writer=Storage(folder), process_group=group)
     train(60)
-
-
-def _read_late(seconds: float) -> None:
-    fifo = Path(tempfile.mkdtemp()) / "shard.bin"
-    os.mkfifo(fifo)
-    threading.Thread(target=_write_late, args=(fifo, seconds), daemon=True).start()
-    fifo.read_bytes()
-
-
-def _write_late(fifo: Path, seconds: float) -> None:
-    with fifo.open("wb") as file:
-        time.sleep(seconds)
-        file.write(bytes(4096))
 
 
 @one_rank_waits
