@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Sourced by the two commands of the README: makes .venv with stallwatch, and what the caller asks for beside it.
-#   need_python EXTRAS       a virtual environment with stallwatch[EXTRAS], remade only when pyproject.toml changed
 #   need_torch               a CPU build of torch in it, unless the environment already has any
+#   need_stallwatch EXTRAS   stallwatch[EXTRAS] in it, installed again only when pyproject.toml changed
 #   need_debian PACKAGE…     Debian packages, when their commands are missing and we may install
+# Of the minute that the first run takes most is processor time of pip: for the demo 42 s of it, at the same load 27 s as
+# it is here, where no pip is unpacked first and of torch's 2,600 modules those are compiled that a job imports.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${STALLWATCH_VENV:-$root/.venv}
+pip=() # the command, set by need_python
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+unset PYTHONDONTWRITEBYTECODE # some images set it: every process would then compile all that it imports
 
 say() { printf '\033[2m· %s\033[0m\n' "$*" >&2; }
 
@@ -21,26 +25,43 @@ find_python() {
 }
 
 need_python() {
-  local stamp="$venv/.stallwatch-$1" python
+  [ ${#pip[@]} -eq 0 ] || return 0
+  local python
+  python=$(find_python)
   if [ ! -x "$venv/bin/python" ]; then
-    python=$(find_python)
-    say "making $venv with $($python --version)"
+    say "making $venv with $("$python" --version)"
+    "$python" -m venv --without-pip "$venv"
+  fi
+  pip=("$venv/bin/python" -m pip)
+  "$venv/bin/python" -c 'import pip' 2>/dev/null && return
+  # Unpacking pip by ensurepip takes 4 s of a core; since 22.3 an interpreter's own installs elsewhere.
+  if "$python" -c 'import pip, sys; sys.exit([int(n) for n in pip.__version__.split(".")[:2]] < [22, 3])' 2>/dev/null; then
+    pip=("$python" -m pip --python "$venv/bin/python")
+  else
     "$python" -m venv "$venv"
   fi
+}
+
+need_stallwatch() {
+  need_python
+  local stamp="$venv/.stallwatch-$1"
   if [ ! -f "$stamp" ] || ! cmp -s "$stamp" "$root/pyproject.toml"; then
     say "installing stallwatch[$1]"
-    "$venv/bin/python" -m pip install -qq --editable "${root}[$1]"
+    "${pip[@]}" install -qq --no-compile --editable "${root}[$1]"
     cp "$root/pyproject.toml" "$stamp"
   fi
 }
 
 need_torch() {
+  need_python
   "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
   local index=()
   # PyPI's build brings CUDA, gigabytes that a machine without a GPU has no use for.
   [ -e /dev/nvidiactl ] || ! reachable "$cpu_builds" || index=(--extra-index-url "$cpu_builds")
   say "installing torch (CPU is enough here)"
-  "$venv/bin/python" -m pip install -qq "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy
+  "${pip[@]}" install -qq --no-compile "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy pip
+  # Once, and beside what follows: four ranks that start at a time would each compile what a job imports.
+  "$venv/bin/python" -c 'import torch.distributed.run, torch._dynamo' >/dev/null 2>&1 &
 }
 
 cpu_builds=https://download.pytorch.org/whl/cpu

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets everything up on a fresh machine and passes the tests. Arguments go to pytest: bash tests/run.sh tests/unit -k hook
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/environment.sh"
-need_python daemon,dev
 need_torch
+need_stallwatch daemon,dev
 need_debian prometheus=prometheus prometheus-alertmanager=prometheus-alertmanager redis-server=redis-server
 need_debian nginx-light=nginx || true # where it cannot be had, the test of deploy/proxy is skipped
 cd "$root"
