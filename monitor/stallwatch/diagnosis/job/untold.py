@@ -33,20 +33,28 @@ if TYPE_CHECKING:
 def take_back(case: Case) -> None:
     """Take the newest call of every such host out of the case, and mark it as not issued."""
     for index, members in enumerate(case.streams):
-        batches: dict[int, tuple[str, ...]] = {}
-        for member in members.values():
+        if not any(call.members for member in members.values() for call in member.summary.calls):
+            continue
+        batches: dict[int, tuple[str, ...]] = {}  # by number, of those under which some member's recorder ends
+        for rank, member in list(members.items()):
             seq = member.stream.last_seq
             call = member.call_at(seq)
-            if call is not None and call.members and OPEN not in call.operation:
-                batches[seq] = max(batches.get(seq, ()), call.members, key=len)
-        for rank, member in list(members.items()) if batches else ():
-            seq = member.stream.last_seq
-            call = member.call_at(seq)
-            if call is None or member.stream.completed >= seq or not _is_begun(call, batches.get(seq, ())):
+            if call is None or member.stream.completed >= seq:
+                continue
+            if seq not in batches:
+                batches[seq] = _whole_batch(members, seq)
+            if not _is_begun(call, batches[seq]):
                 continue
             members[rank] = member._replace(stream=replace(member.stream, calls=member.stream.calls[:-2]))
             stream = next(i for (r, i), group in case.group_of.items() if (r, group) == (rank, index))
             case.summaries[rank] = _without(case.summaries[rank], stream, seq, call)
+
+
+def _whole_batch(members: Mapping[int, GroupStream], seq: int) -> tuple[str, ...]:
+    """What the members of a group launched as one under a number, the longest of it; () where none did. Hosts run
+    ahead: it need not be the newest call of any of them."""
+    calls = (member.call_at(seq) for member in members.values())
+    return max((call.members for call in calls if call and OPEN not in call.operation), key=len, default=())
 
 
 def _is_begun(call: Call, batch: tuple[str, ...]) -> bool:
