@@ -277,11 +277,13 @@ class Case:
 
     def _complete_families(self) -> None:
         """Groups of one kind tell each other's members where nobody wrote them down."""
-        families: dict[str, list[int]] = {}
+        families: dict[tuple[str, str], list[int]] = {}
         for group in self.groups:
-            if not group.members_known:
-                families.setdefault(family(group.description), []).append(group.index)
+            if not (group.members_known and group.ranks == self.world):
+                families.setdefault((family(group.description), group.backend), []).append(group.index)
         for indexes in families.values():
+            if all(self.groups[index].members_known for index in indexes):
+                continue
             whole = completed([self.groups[index].ranks for index in indexes], self.world)
             for index, ranks in zip(indexes, whole, strict=False):
                 self.groups[index] = msgspec.structs.replace(self.groups[index], ranks=ranks, members_known=True)

@@ -35,6 +35,13 @@ def test_sisters_that_share_out_the_world_are_complete() -> None:
     assert not any(known for _, _, known in _described(_case(*ranks[:3], world_size=4)))
 
 
+def test_sisters_whose_gathers_tell_that_they_are_whole_complete_the_one_that_lacks_a_member() -> None:
+    groups = [Group(str(1 + n), f"cp{n}", (2 * n, 2 * n + 1), 1 + n) for n in range(3)]
+    gathers = [Call(group, "all_gather", 4, outputs=8) for group in groups]
+    ranks = [Rank(r, (gathers[r // 2],), backend="gloo", members_known=False) for r in range(5)]
+    assert _described(_case(*ranks, world_size=6))[-1] == ("cp2", (4, 5), True)
+
+
 def test_a_gather_tells_how_many_members_there_are() -> None:
     group = Group("1", "odd", (0, 1), 1)
     call = Call(group, "all_gather", 4, outputs=12)
