@@ -105,7 +105,10 @@ def _first_departure(
                 )  # it waits at the end, its peers go round again
         if place < max(_MIN_HISTORY, met):
             continue
-        own = {calls[after] for after in _followers(text, place)}
+        followers = _followers(text, place)
+        own = {calls[after] for after in followers}
+        if total > 1 and not any(steps[after].token in counts for after in followers):
+            continue  # what it did before none of its peers does here: all have come to something new
         if own and here.call not in own and not _recurs(calls, place):
             return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(own, key=_order)))
     return None
@@ -224,7 +227,7 @@ def _steps(case: Case, rank: int, rings: frozenset[int]) -> list[_Step]:
 
 def _rings(case: Case) -> frozenset[int]:
     """Groups whose members exchange with those at the same distances around them, but for one at most: what any of
-    them does there, all do. Two that exchange are a pipeline as much as a ring."""
+    them does there, all do. Two that exchange are a pipeline as much as a ring: how they begin tells which."""
     around: dict[int, dict[int, set[tuple[bool, int]]]] = {}
     for rank, summary in case.summaries.items():
         for pair in summary.pairs:
@@ -237,9 +240,14 @@ def _rings(case: Case) -> frozenset[int]:
     for index, members in around.items():
         size = len(case.groups[index].ranks)
         alike = Counter(frozenset(ways) for ways in members.values()).most_common(1)[0][1]
-        if size > 2 and alike >= size - 1:
+        if alike >= _most_of(size):
             rings.add(index)
     return frozenset(rings)
+
+
+def _most_of(members: int) -> int:
+    """All but one at most; of two both."""
+    return max(members - 1, 2)
 
 
 def _distance(group: Group, rank: int, peer: int) -> int | None:
@@ -253,7 +261,7 @@ def _begin_alike(steps: Sequence[Sequence[_Step]]) -> bool:
     """All but one at most: stages of an interleaved pipeline exchange round and round as well, and begin each in its
     own way."""
     alike = Counter(tuple(step.token for step in of_one[:_BEGINNING]) for of_one in steps)
-    return alike.most_common(1)[0][1] >= len(steps) - 1
+    return alike.most_common(1)[0][1] >= _most_of(len(steps))
 
 
 def _role(case: Case, rank: int, rings: frozenset[int]) -> Hashable:

@@ -10,7 +10,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, Evidence, Operation, Recorder
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, operations, recorder, transfer, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, operations, recorder, transfer, world
 
 W4 = world(4)
 SYNCHRONISES = (
@@ -76,6 +76,55 @@ def test_a_batch_that_is_not_closed_is_a_host_inside_the_call_and_no_mismatch(ke
     verdict = _first(evidence(*ranks, begun))
     assert verdict.cause != "collective_mismatch"
     assert not set(verdict.culprits) - {2}
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_batch_that_has_begun_is_no_other_call_where_the_others_have_gone_on_to_the_next(cut: bool) -> None:
+    """A host runs ahead: that of the others has launched the batch and a call behind it. Two members, so that no
+    majority hides that one call is compared with a whole batch; a sister group has called the batch as well."""
+    usual = [_gather(rank, _and_one_more(_gathering(SIZES))) for rank in (0, 1, 3)]
+    begun = _gather(2, _gathering(SIZES, 1, closes=False), frames=SLEEPS)
+    begun = replace(begun, extra=tuple(msgspec.structs.replace(look, cut_short=cut) for look in begun.extra))
+    for ranks in ([usual[0], begun], [*usual, begun]):
+        verdict = _first(evidence(*ranks, world_size=4))
+        assert verdict.cause != "collective_mismatch", verdict.summary
+        assert not set(verdict.culprits) - {2}
+
+
+def _and_one_more(entries: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    last = entries[-1]
+    number = last.collective_seq_id + 1
+    sizes = {"input_sizes": ((7,),), "output_sizes": ((7,),), "input_dtypes": ("Float",)}
+    numbers = {"record_id": last.record_id + 1, "collective_seq_id": number, "op_id": number}
+    return (*entries, msgspec.structs.replace(last, name="all_reduce", **numbers, **sizes))
+
+
+# A ring of two in each stage of a pipeline: both of its members make the same calls, as those of a pipeline do not.
+
+
+def _stage(rank: int) -> Steps:
+    """One step: three microbatches forward, three backward."""
+    pair = Group(f"{1 + rank // 2}", f"dp{rank // 2}", (2 * (rank // 2), 2 * (rank // 2) + 1), 1)
+    line = Group(f"{3 + rank % 2}", f"pp{rank % 2}", (rank % 2, rank % 2 + 2), 2)
+    first = rank < 2
+    meets = transfer(pair, ("send", (rank + 1) % 2), ("recv", (rank + 1) % 2), batched=True, line=40)
+    forward = [Call(pair, elements=64, line=10), meets]
+    backward = [Call(pair, elements=32, line=60)]
+    ahead = transfer(line, ("send", 1) if first else ("recv", 0), line=33 if first else 30)
+    back = transfer(line, ("recv", 1) if first else ("send", 0), line=50 if first else 53)
+    return [
+        *([*forward, ahead] if first else [ahead, *forward]) * 3,
+        *([back, *backward] if first else [*backward, back]) * 3,
+    ]
+
+
+def test_who_left_after_one_step_is_not_said_to_have_called_in_another_order_within_it() -> None:
+    """Of itself alone each end of a loop within the first step looks as if the rank had left its way."""
+    done = [len(_stage(rank)) for rank in range(4)]
+    ranks = [Rank(rank, (*_stage(rank), *_stage(rank)), done[rank], frames=SYNCHRONISES) for rank in (0, 2, 3)]
+    left = Rank(1, (*_stage(1), Call(W4, "barrier", line=200)), done[1], frames=SYNCHRONISES)
+    verdict = _first(evidence(*ranks, left))
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (1,)), verdict.summary
 
 
 # A ring: each sends to the next and receives from the one before, then all reduce.
