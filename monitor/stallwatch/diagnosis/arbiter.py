@@ -13,6 +13,7 @@ from stallwatch.diagnosis.claims import (
     not_entered,
     p2p_unmatched,
     rank_left,
+    roots_differ,
     slow_rank,
     told_by_logs,
 )
@@ -30,7 +31,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.raised,
     init_missing.claim,
     told_by_logs.init,
-    collective_mismatch.roots_differ,
+    roots_differ.claim,
     collective_mismatch.claim,
     p2p_unmatched.sizes_differ,
     calls_without_recorder.mismatch,

@@ -1,5 +1,5 @@
-"""Members of one group entered different things under one number, or named different roots; were one call off already;
-or left the loop and wait at its end."""
+"""Members of one group entered different things under one number, or were one call off already; or left the loop and
+wait at its end."""
 
 from itertools import pairwise
 
@@ -8,10 +8,11 @@ from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.calls.drift import one_off
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, group_name, named, operation_of, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, operation_of, waiting_facts
+from stallwatch.diagnosis.job.groups import key
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.waits.graph import Point
+from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
@@ -232,14 +233,67 @@ def _slipped_before(analysis: Analysis, divergence: Divergence) -> Claim | None:
 
 
 def _in_what_all_entered(analysis: Analysis) -> Claim | None:
-    """Everybody stands in calls that look alike, and one alone had come there by a call of its own."""
+    """Everybody stands in calls that look alike, and one alone had come there by a call of its own, or without one."""
     for point in analysis.roots.closed:
-        departure = _alone(analysis, point.group, point.seq + 1) if point.seq else None
-        if departure is None:
+        if not point.seq:
             continue
         wait = next(wait for wait in analysis.graph.waits if wait.point == point)
-        return _one_off(analysis, departure, point.group, point.seq, operation_of(analysis, wait), ())
+        departure = _alone(analysis, point.group, point.seq + 1)
+        if departure is not None:
+            return _one_off(analysis, departure, point.group, point.seq, operation_of(analysis, wait), ())
+        left_out = _left_out(analysis, wait)
+        if left_out is not None:
+            return left_out
     return None
+
+
+def _left_out(analysis: Analysis, wait: Wait) -> Claim | None:
+    """One member alone left its program where a call of this group was due, and since the number of that call it came
+    from other lines than all others, who made just that call there."""
+    members = analysis.case.streams[wait.point.group]
+    group = analysis.case.groups[wait.point.group]
+    departed = [departure for departure in analysis.departures if departure.rank in members and departure.expected]
+    if len(departed) != 1 or not group.members_known or len(members) < len(group.ranks):
+        return None
+    rank, due = departed[0].rank, departed[0].expected[0]
+    for seq in range(max(member.stream.first_seq for member in members.values()), wait.point.seq + 1):
+        calls = {other: member.call_at(seq) for other, member in members.items()}
+        own, theirs = calls.pop(rank), [call for call in calls.values() if call is not None]
+        if own is None or len(theirs) < len(calls) or not own.site or not theirs:
+            return None
+        if {call.site for call in theirs} == {own.site}:
+            continue
+        is_due = all((*key(call), call.site) == (*key(due), due.site) for call in theirs)
+        return _one_call_fewer(analysis, departed[0], wait, seq, own) if is_due else None
+    return None
+
+
+def _one_call_fewer(analysis: Analysis, departure: SequenceBreak, wait: Wait, seq: int, instead: Call) -> Claim:
+    rank, due = departure.rank, departure.expected[0]
+    name = group_name(analysis.case, analysis.case.groups[wait.point.group])
+    return Claim(
+        cause="collective_mismatch",
+        culprits=(rank,),
+        confidence="likely",
+        because=(
+            Fact(
+                f"rank {rank} called {align.describe(departure.found)} where its peers call {align.describe(due)}: it "
+                f"left that out",
+                f"flight recorder of rank {rank}",
+            ),
+            Fact(
+                f"under #{seq} of {name} it called {align.describe(instead)}, the others {align.describe(due)}",
+                "flight recorders",
+            ),
+            *waiting_facts(analysis),
+        ),
+        where="collective",
+        mismatch=Mismatch("count", f"one {due.operation} more", "none"),
+        group=wait.point.group,
+        operation=due.operation,
+        seq=seq,
+        site=instead.site,
+    )
 
 
 def _alone(analysis: Analysis, group: int, seq: int) -> SequenceBreak | None:
@@ -323,74 +377,4 @@ def one_call_off(analysis: Analysis) -> Saying:
                 seq=drift.seq,
                 site=call.site if call and not few else "",
             )
-    return None
-
-
-# Members of a group wait in one rooted collective and name different roots: each waits for another's data.
-#
-# No recorder holds the root; the ranks' own hooks tell which one their call names.
-
-
-def roots_differ(analysis: Analysis) -> Saying:
-    """Members wait in one rooted collective and named different roots."""
-    if not analysis.hangs:
-        return None
-    for point in sorted(analysis.graph.blockers):
-        roots = _roots(analysis, point)
-        if len(set(roots.values())) > 1:
-            return _claim(analysis, point, roots)
-    return None
-
-
-def _roots(analysis: Analysis, point: Point) -> dict[int, int]:
-    """Which root each waiting rank names in what it waits in there."""
-    roots: dict[int, int] = {}
-    for wait in analysis.graph.waits:
-        said = analysis.case.activity(wait.rank).call.named_call
-        call = analysis.case.call(wait.rank, wait.pending)
-        if wait.point != point or said is None or said.is_transfer or said.rank is None or call is None:
-            continue
-        if said.function in call.operation:
-            roots[wait.rank] = said.rank
-    return roots
-
-
-def _claim(analysis: Analysis, point: Point, roots: dict[int, int]) -> Claim:
-    expected = _right(roots)
-    culprits = tuple(sorted(rank for rank, root in roots.items() if root != expected))
-    sure = expected is not None
-    operation = analysis.case.activity(culprits[0]).call.named_call
-    assert operation is not None
-    found = roots[culprits[0]]
-    facts = tuple(
-        Fact(
-            f"{named(ranks)} called {operation.function} #{point.seq} of "
-            f"{group_name(analysis.case, analysis.case.groups[point.group])} with rank {root} as its root",
-            f"hook of {named(ranks)}",
-        )
-        for root in sorted(set(roots.values()))
-        if (ranks := sorted(rank for rank, said in roots.items() if said == root))
-    )
-    words = ("another root" if expected is None else f"root {expected}", f"root {found}")
-    return Claim(
-        cause="collective_mismatch",
-        culprits=culprits,
-        confidence="likely" if sure else "possible",
-        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
-        where="collective",
-        mismatch=Mismatch("op", *(f"{operation.function} with {word}" for word in words)),
-        group=point.group,
-        operation=operation.function,
-        seq=point.seq or None,
-    )
-
-
-def _right(roots: dict[int, int]) -> int | None:
-    """The root that most name; of equal numbers the one that is itself there as the root. None: nothing tells."""
-    counts = {root: sum(other == root for other in roots.values()) for root in roots.values()}
-    most = [root for root, count in counts.items() if count == max(counts.values())]
-    there = [root for root in most if roots.get(root) == root]
-    for found in (most, there):
-        if len(found) == 1:
-            return found[0]
     return None

@@ -137,6 +137,26 @@ def test_an_extra_call_among_sizes_that_may_differ_is_told_though_all_stand_in_c
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (0,), "likely")
 
 
+def test_a_call_left_out_among_sizes_that_may_differ_is_told_though_both_stand_in_calls_that_look_alike() -> None:
+    """Pairs in which no majority tells; the other pairs make the same calls. One member left a call out: the next,
+    in another group, ended, and it stands under the number of what it left out in a call from another line."""
+    pairs = [Group(str(1 + n), f"tp{n}", (2 * n, 2 * n + 1), 1 + n) for n in range(3)]
+    rows = [Group(str(4 + n), f"dp{n}", (n, n + 2, n + 4), 4 + n) for n in range(2)]
+
+    def step(rank: int) -> tuple[Call, ...]:
+        first, second = (Call(pairs[rank // 2], "alltoall_base", line=line) for line in (10, 66))
+        return first, Call(rows[rank % 2], elements=256, line=13), second
+
+    def rank_of_job(rank: int, odd: int) -> Rank:
+        alike, paired = rank % 2 == odd % 2, rank // 2 == odd // 2
+        last = step(rank)[alike and paired : 3 if alike else 2 - paired]
+        return Rank(rank, (*step(rank) * 4, *last), 11 + len(last))
+
+    for odd in (2, 3):
+        verdict = judge(evidence(*(rank_of_job(rank, odd) for rank in range(6)))).verdicts[0]
+        assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (odd,)), verdict.summary
+
+
 def test_all_in_one_call_after_a_habit_that_two_left_names_nobody() -> None:
     steps = tuple(Call(W4, "alltoall_base", line=line) for _ in range(4) for line in (10, 11))
     news = [Call(W4, "alltoall_base", 3, line=line) for line in (44, 45)]
