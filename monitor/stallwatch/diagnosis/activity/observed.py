@@ -300,11 +300,11 @@ def new_operations(
     unless Python started that one, the loop is seen in one that it did not start (`in_main`), and either communicates
     there or the other has never used the default group."""
     newest: dict[str, dict[int, int]] = {}
+    threads = issuers(recorders)  # also those of files that broke off: who issues is told by what they still hold
     recorders = tuple(recorder for recorder in recorders if not recorder.cut_short)
     for recorder in recorders:
         ids = [op.record_id for op in recorder.operations]
         newest.setdefault(recorder.backend, {})[recorder.look] = max(ids, default=-1)
-    issuers = {op.thread_id for recorder in recorders for op in recorder.operations if op.thread_id is not None}
     told = None
     for recorder in recorders:
         seen = newest[recorder.backend]
@@ -317,13 +317,13 @@ def new_operations(
                 continue
             fresh = _enqueued_since(fresh, earlier, recorder)
         told = told or False
-        if ident and issuers:
+        if ident and threads:
             told = told or any(op.thread_id == ident or is_autograd(op) for op in fresh)
-        elif not issuers:  # dumps before 2.9 name no thread: only the default group is the loop's for sure
+        elif not threads:  # dumps before 2.9 name no thread: only the default group is the loop's for sure
             told = told or any(op.group_description == "default_pg" for op in fresh)
             if fresh and not told:
                 return None
-        elif len(issuers) <= 1:
+        elif len(threads) <= 1:
             used = {op.group_description for one in recorders for op in one.operations}
             beside = in_main and (communicates or "default_pg" not in used)
             told = told or any(not (beside and is_started(op)) for op in fresh)

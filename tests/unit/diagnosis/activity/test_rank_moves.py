@@ -219,6 +219,13 @@ def test_new_operations_move_the_thread_that_issued_them_only() -> None:
     assert looks(WAITS, WAITS, recorders=alone).progress.moving is True
 
 
+def test_the_thread_of_a_file_that_broke_off_is_still_one_beside_the_one_that_issues() -> None:
+    broken = [msgspec.structs.replace(issued_by(n, (1, "55"), backend="nccl"), cut_short=True) for n in (1, 2)]
+    beside = [issued_by(1, (1, "77")), issued_by(2, (1, "77"), (2, "77"))]
+    unseen = rank(processes=(process("S", look=1), process("S", look=2)), recorders=(*broken, *beside))
+    assert read_activity(unseen).progress.moving is None
+
+
 def test_what_had_ended_before_a_dump_of_active_calls_is_not_new() -> None:
     def seen(*enqueued: int) -> bool | None:
         ended = [msgspec.structs.replace(operation_of(number, "55"), retired=True) for number in (1, 2, 3)]
