@@ -94,7 +94,8 @@ def _first_departure(
                 return SequenceBreak(rank, place, here.seq, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
-        if total > 1 and here.token != steps[0].token and steps[0].token in counts and _is_start(calls, place):
+        goes_round = total > 1 and here.token != steps[0].token and steps[0].token in counts
+        if goes_round and place >= met and _is_start(calls, place) and not _recurs(calls, place):
             return SequenceBreak(rank, place, here.seq, here.call, (nexts[before.key][steps[0].token],))
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
             loop = [call for token, call in nexts[before.key].items() if token != here.token]
