@@ -5,7 +5,8 @@ from typing import Any
 
 from tests.simulator.engine import Engine, Issued, Rank
 from tests.simulator.mesh import Group
-from tests.simulator.program import RING, Call, Site
+from tests.simulator.program import RING, UNEVEN, Call, Site
+from tests.simulator.recording import Style
 
 TORCH = "/usr/lib/python3/dist-packages/torch"
 START_NS = 1_795_800_000_000_000_000
@@ -35,9 +36,12 @@ def _frames(site: Site, operation: str) -> list[dict[str, Any]]:
     ]
 
 
-def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000, late: int = 0) -> dict[str, Any]:
+def recorder(
+    engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000, late: int = 0, style: Style | None = None
+) -> dict[str, Any]:
     """One rank's dump, as a dictionary of builtins. NCCL's watchdog has not yet seen the end of the last `late` that
     completed: their state lags, as it does for a tenth of a second in health."""
+    style = style or Style()
     backend = engine.program.backend
     mesh = engine.program.mesh
     mine = [g for g in mesh.groups if rank.rank in g.ranks]
@@ -54,17 +58,22 @@ def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000, l
         assert group is not None
         settled = issued.completed and id(issued) not in unseen
         is_p2p = issued.call.kind == "p2p"
-        if is_p2p and backend == "gloo":
+        if (is_p2p and backend == "gloo") or style.hides(issued.call):
             continue
-        name = group.name
+        former = style.is_former(group, issued.step)
+        name = f"{group.name} before" if former else group.name
         operation_id[name] = operation_id.get(name, 0) + 1
         numbers = p2p if is_p2p else collective
         numbers[name] = numbers.get(name, 0) + 1
-        base = _entry(engine, issued, local[name], operation_id[name], rng, settled)
+        id_of_group = local[group.name] + (100 if former else 0)
+        base = _entry(engine, issued, id_of_group, operation_id[name], rng, settled)
+        base["process_group"] = (style.name(group, issued.step), style.describes(group))
+        if issued.call.operation == "barrier":
+            base["profiling_name"] = f"{backend}:{style.barrier}"
         base["collective_seq_id"], base["p2p_seq_id"] = collective.get(name, 0), p2p.get(name, 0)
         if settled:
             completed[name] = numbers[name]
-        entries += _members(issued, base, rank.rank) if is_p2p else _collective(issued, base)
+        entries += _members(issued, base, rank.rank, style) if is_p2p else _collective(issued, base)
     for index, entry in enumerate(entries):
         entry["record_id"] = index
     status = {
@@ -76,7 +85,10 @@ def recorder(engine: Engine, rank: Rank, rng: random.Random, ring: int = 2000, l
         for g in mine
         if g.name in operation_id
     }
-    config = {g.name: {"name": g.name, "desc": g.description, "ranks": str(list(g.ranks))} for g in mine}
+    latest = {g.name: style.name(g, 1 << 30) for g in mine}
+    config = {
+        latest[g.name]: {"name": latest[g.name], "desc": style.describes(g), "ranks": str(list(g.ranks))} for g in mine
+    }
     if backend == "gloo":
         config = {"": {"name": "", "desc": "", "ranks": "[]"}}
     return {
@@ -126,6 +138,8 @@ def _collective(issued: Issued, base: dict[str, Any]) -> list[dict[str, Any]]:
     if not (issued.call.coalesced and base["profiling_name"].startswith("nccl:")):
         return [base]
     member = {**base, "state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+    if issued.call.operation == UNEVEN:
+        return [*_uneven(issued.call, member), _closing(issued, base)]
     half = {**member, "input_sizes": [[max(n // 2, 1) for n in size] for size in base["input_sizes"]]}
     half["output_sizes"] = [[max(n // 2, 1) for n in size] for size in base["output_sizes"]]
     if issued.call.members == "odd":
@@ -133,6 +147,20 @@ def _collective(issued: Issued, base: dict[str, Any]) -> list[dict[str, Any]]:
         half["output_sizes"] = [[n + 1 for n in size] for size in half["output_sizes"]]
     members = [half, member] if issued.call.members == "swapped" else [member, half]
     return [*members, _closing(issued, base)]
+
+
+def _uneven(call: Call, member: dict[str, Any]) -> list[dict[str, Any]]:
+    """A gather of uneven parts: a broadcast of each member's part."""
+    assert call.group is not None
+    sizes = [call.numel + 8 * place for place in range(len(call.group.ranks))]
+    if call.members == "odd":
+        sizes[len(sizes) // 2] += 1
+    if call.members == "swapped":
+        sizes[:2] = sizes[1::-1]
+    return [
+        {**member, "profiling_name": "nccl:_broadcast_oop", "input_sizes": [[size]], "output_sizes": [[size]]}
+        for size in sizes
+    ]
 
 
 def beside(rank: int, world: int, backend: str, ended: int, waits: bool, rng: random.Random) -> list[dict[str, Any]]:
@@ -160,12 +188,13 @@ def _closing(issued: Issued, base: dict[str, Any]) -> dict[str, Any]:
     return {**base, **sizes, "profiling_name": "nccl:coalesced", "frames": frames}
 
 
-def _members(issued: Issued, base: dict[str, Any], rank: int) -> list[dict[str, Any]]:
+def _members(issued: Issued, base: dict[str, Any], rank: int, style: Style) -> list[dict[str, Any]]:
     """P2P entries: a single one completes; members of a batch never do, the closing `coalesced` entry does."""
     batched = issued.call.batched
     members = []
     for direction, peer, k in issued.pairs:
-        arrow = f"send {rank}->{peer}" if direction == "send" else f"recv {rank}<-{peer}"
+        source = "?" if style.anonymous else peer
+        arrow = f"send {rank}->{peer}" if direction == "send" else f"recv {rank}<-{source}"
         member = {**base, "profiling_name": f"nccl:{arrow}", "is_p2p": True}
         member["frames"] = _frames(issued.call.site, f"i{direction}")
         if issued.call.sizes:

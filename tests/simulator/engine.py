@@ -20,6 +20,7 @@ class Issued:
     sequence: int  # k-th of its group, or of the rank's P2P in that group
     depends_on: list["Issued"]
     created: int
+    step: int = 0  # of the host when it issued it
     started: bool = False
     completed: bool = False
     pairs: tuple[tuple[str, int, int], ...] = ()  # (direction, peer, k-th of that pair)
@@ -45,6 +46,10 @@ class Rank:
     blocked_on: Issued | None = None
     blocked_at: Call | None = None
     ended: str = ""  # "", "finished", "exited", "stopped", "stuck"
+
+    @property
+    def issued_collectives(self) -> int:
+        return sum(not issued.pairs for issued in self.issued)
 
 
 class Engine:
@@ -123,7 +128,7 @@ class Engine:
             depends.append(rank.last_of_group[name])
         if call.kind == "collective":
             rank.count_of_group[name] += 1
-            issued = Issued(call, len(rank.issued), rank.count_of_group[name], depends, self.clock)
+            issued = Issued(call, len(rank.issued), rank.count_of_group[name], depends, self.clock, rank.steps)
             self.collectives[name, issued.sequence][rank.rank] = issued
         else:
             rank.p2p_of_group[name] += 1
@@ -131,7 +136,8 @@ class Engine:
             for direction, peer in call.peers:
                 rank.count_of_pair[name, direction, peer] += 1
                 pairs.append((direction, peer, rank.count_of_pair[name, direction, peer]))
-            issued = Issued(call, len(rank.issued), rank.p2p_of_group[name], depends, self.clock, pairs=tuple(pairs))
+            number = rank.p2p_of_group[name]
+            issued = Issued(call, len(rank.issued), number, depends, self.clock, rank.steps, pairs=tuple(pairs))
             for direction, peer, k in pairs:
                 source, target = (rank.rank, peer) if direction == "send" else (peer, rank.rank)
                 self.pairs[name, source, target, k][direction] = issued

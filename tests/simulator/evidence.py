@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,9 +22,10 @@ from stallwatch.model.evidence import (
     ThreadState,
 )
 from tests.simulator.dump import START_NS, TORCH, beside, recorder, stack
-from tests.simulator.engine import Engine, Rank
+from tests.simulator.engine import Engine, Issued, Rank
 from tests.simulator.faults import Case, moves_between_looks
-from tests.simulator.program import RING
+from tests.simulator.program import RING, UNEVEN
+from tests.simulator.recording import Style
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,14 @@ class Seen:
     dumps: frozenset[int]
     stacks: frozenset[int]
     ring: int
+    since: int = 0  # the first step of which every ring still holds all
+    outran: bool = False  # what somebody waits in is in no ring any more
+    lost: frozenset[int] = frozenset()  # of which nothing at all came
+    standing: frozenset[int] = frozenset()  # whose first unfinished call is the same at both looks
 
 
-def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
+def gather(rng: random.Random, case: Case, engine: Engine, style: Style | None = None) -> Seen:
+    style = style or Style()
     # One case in sixteen loses what some ranks had to say: rarely more than one or two of them at a time.
     losers = set(rng.sample(sorted(engine.ranks), rng.choice([1, 1, 2]))) if rng.random() < 0.06 else set()
     ring = rng.choice([2000, 2000, 2000, 400])
@@ -54,8 +61,11 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
         moment = rng.choice([engine, *scattered])
         if rank.rank in stale and early is not None:
             moment = early
+        held = style.rings.get(rank.rank, ring)
         recorders = (
-            [] if lost_dump else [_parse(moment, moment.ranks[rank.rank], rng, ring, 1, in_json, _late(rng, case))]
+            []
+            if lost_dump
+            else [_parse(moment, moment.ranks[rank.rank], rng, held, 1, in_json, _late(rng, case), style)]
         )
         if rank.rank in cut:
             recorders = [_cut(rng, recorder) for recorder in recorders]
@@ -68,7 +78,7 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
             elif later is engine:
                 recorders += [_again(recorder) for recorder in recorders]
             elif not lost_dump:
-                recorders.append(_parse(later, again, rng, ring, 2, in_json, _late(rng, case)))
+                recorders.append(_parse(later, again, rng, held, 2, in_json, _late(rng, case), style))
             looks += [] if lost_stack else [_stacks(later, again, 2)]
             processes += [_process(later, again, 2)]
         if not lost_dump and rank.rank not in cut and rank.rank not in stale:
@@ -90,7 +100,12 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
             )
         )
     rng.shuffle(ranks)
-    ranks = _with_second_thread(case, engine, ranks)
+    standing = frozenset(rank.rank for rank in ranks if _stands(rank.recorders))
+    held_of = [(engine.ranks[r.rank], style.rings.get(r.rank, ring)) for r in ranks]
+    since, outran = _held([(rank.issued, held) for rank, held in held_of], engine.program.backend)
+    ranks = _with_second_thread(case, engine, ranks, style.beside)
+    lost = frozenset(rank.rank for rank in ranks if rank.host == f"node{style.lost_node}")
+    ranks = [rank for rank in ranks if rank.rank not in lost]
     evidence = Evidence(
         world_size=engine.program.mesh.world,
         backend=engine.program.backend,
@@ -99,11 +114,41 @@ def gather(rng: random.Random, case: Case, engine: Engine) -> Seen:
         caveats=(),
         looks=2 if later is not None else 1,
     )
-    return Seen(evidence, frozenset(dumps), frozenset(stacks), ring)
+    return Seen(evidence, frozenset(dumps) - lost, frozenset(stacks) - lost, ring, since, outran, lost, standing)
 
 
-def _with_second_thread(case: Case, engine: Engine, ranks: list[RankEvidence]) -> list[RankEvidence]:
-    """In one job of six a second thread of each rank reports metrics in a group of gloo's own. It goes on while the
+def _stands(recorders: Sequence[Recorder]) -> bool:
+    firsts = [
+        next(((o.pg_id, o.record_id) for o in recorder.operations if not (o.retired or o.state == "completed")), None)
+        for recorder in recorders
+    ]
+    return len(firsts) == 2 and firsts[0] is not None and firsts[0] == firsts[1]
+
+
+def _held(issued: Sequence[tuple[list[Issued], int]], backend: str) -> tuple[int, bool]:
+    """The first step of which all rings hold everything, and whether one has lost what its rank waits in."""
+    since, outran = 0, False
+    for calls, ring in issued:
+        recorded = [call for call in calls if call.call.kind == "collective" or backend == "nccl"]
+        sizes = [_entries(call, backend) for call in recorded]
+        lost = sum(sizes) - ring
+        for call, size in zip(recorded, sizes, strict=True):
+            if lost > 0:
+                since, outran = max(since, call.step + 1), outran or not call.completed
+            lost -= size
+    return since, outran
+
+
+def _entries(issued: Issued, backend: str) -> int:
+    call = issued.call
+    if call.operation == UNEVEN and call.group is not None:
+        return len(call.group.ranks) + 1
+    batch = len(call.peers) + call.batched if call.peers else 3 * call.coalesced
+    return max(batch, 1) if backend == "nccl" else 1
+
+
+def _with_second_thread(case: Case, engine: Engine, ranks: list[RankEvidence], backend: str) -> list[RankEvidence]:
+    """In one job of six a second thread of each rank reports metrics in a group of its own. It goes on while the
     training threads stand, unless one of the processes is gone or stopped: then those of all others wait for it."""
     chance = random.Random(repr((case.truth, case.fault, engine.program.mesh.world, engine.program.steps)))
     if chance.random() > 1 / 6:
@@ -121,11 +166,11 @@ def _with_second_thread(case: Case, engine: Engine, ranks: list[RankEvidence]) -
                 "pg_status": {},
                 "entries": [
                     {**entry, "record_id": index}
-                    for index, entry in enumerate(beside(rank.rank, world, "gloo", looks[look - 1], waits, chance))
+                    for index, entry in enumerate(beside(rank.rank, world, backend, looks[look - 1], waits, chance))
                 ],
             }
-            own = [one for one in recorders if one.look == look and one.backend == "gloo"]
-            parsed = flight_recorder.parse(json.dumps(dump).encode(), source=_source("gloo", look), look=look)
+            own = [one for one in recorders if one.look == look and one.backend == backend]
+            parsed = flight_recorder.parse(json.dumps(dump).encode(), source=_source(backend, look), look=look)
             if own:  # one ring for both threads
                 first = len(own[0].operations)
                 shifted = (msgspec.structs.replace(o, record_id=first + i) for i, o in enumerate(parsed.operations))
@@ -199,8 +244,10 @@ def _holds_gil(rank: Rank) -> bool:
     return rank.ended == "stuck" and rank.blocked_at is not None and rank.blocked_at.where == "gil"
 
 
-def _parse(engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int, in_json: bool, late: int) -> Recorder:
-    dump = recorder(engine, rank, rng, ring, late)
+def _parse(
+    engine: Engine, rank: Rank, rng: random.Random, ring: int, look: int, in_json: bool, late: int, style: Style
+) -> Recorder:
+    dump = recorder(engine, rank, rng, ring, late, style)
     raw = json.dumps(dump).encode() if in_json else pickle.dumps(dump, protocol=2)
     return flight_recorder.parse(raw, source=_source(engine.program.backend, look), look=look)
 

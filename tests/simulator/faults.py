@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.simulator.program import REDUCING, RING, Call, Program, Site
+from tests.simulator.program import REDUCING, RING, UNEVEN, Call, Program, Site
 
 STALLS = ("user_code", "lock", "dataloader", "busy_loop", "checkpoint", "filesystem", "socket", "gil")
 
@@ -130,7 +130,7 @@ def _wrong(rng: random.Random, program: Program, rank: int, step: int, fault: st
 def _member(rng: random.Random, program: Program, rank: int, step: int, fault: str) -> Case | None:
     """One member of a group brings the calls of a coalesced collective in another order, or one of another size."""
     calls = program.calls[rank]
-    even = (*REDUCING, "broadcast")  # of the others every member may bring another size
+    even = (*REDUCING, "broadcast", UNEVEN)  # of the others every member may bring another size
     places = _positions(calls, step, lambda c: c.kind == "collective" and c.coalesced and c.operation in even)
     if not places or program.backend == "gloo":
         return None
@@ -195,7 +195,7 @@ def _batch(rng: random.Random, program: Program, rank: int, step: int, fault: st
     """One member of a ring brings another batch than all others: it lacks a message, has one too many, one to another
     peer, or of another size."""
     calls = program.calls[rank]
-    places = _positions(calls, step, lambda c: c.kind == "p2p" and c.operation == RING)
+    places = _positions(calls, step, lambda c: c.operation == RING and len(c.peers) > 1)
     if not places:
         return None
     at = rng.choice(places)

@@ -9,12 +9,19 @@ the others wait in. What a verdict says is not looked at here.
 from tests.simulator.engine import Engine
 from tests.simulator.evidence import Seen
 from tests.simulator.faults import Case
+from tests.simulator.recording import Style
 
 
-def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
-    truth = case.truth
+def is_decidable(case: Case, engine: Engine, seen: Seen, style: Style | None = None) -> bool:
+    truth, style = case.truth, style or Style()
+    if set(truth.culprits) & seen.lost or seen.outran:
+        return False
     if truth.cause in ("rank_exited", "process_stopped"):
         return True  # the process table says it
+    if style.captured or (style.anonymous and engine.program.mesh.sizes["pp"] > 1):
+        return False  # what the others wait in, or for whom, is recorded nowhere
+    if truth.needs_history and seen.since and seen.since >= truth.step:
+        return False
     world = set(range(engine.program.mesh.world))
     waiting_seen = seen.dumps | seen.stacks
     if truth.cause == "healthy":
@@ -25,7 +32,8 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     culprits = set(truth.culprits)
     if truth.cause == "not_entered" and not truth.needs_history:
         # One witness that waits, and the culprit's own stack or dump.
-        return culprits <= waiting_seen and _chain_is_seen(engine, culprits, seen)
+        spins = engine.program.backend == "nccl" and _in_a_busy_loop(engine, culprits)
+        return culprits <= (seen.dumps if spins else waiting_seen) and _chain_is_seen(engine, culprits, seen)
     if case.fault.startswith("batch_") and engine.program.backend == "gloo":
         return world <= seen.dumps & seen.stacks  # that nobody can be named; their transfers are recorded nowhere
     stand = _in_transfers(engine)
@@ -33,7 +41,7 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
         return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1
     if engine.program.backend == "gloo" and truth.cause == "data_exhausted" and world - culprits <= stand:
         # The end of a loop, or its last message lost on the way there: the second step is no habit yet.
-        return world <= seen.dumps and truth.step > 1
+        return world <= seen.dumps and all(engine.ranks[rank].issued_collectives > 3 for rank in culprits)
     if engine.program.backend == "gloo" and truth.needs_history and culprits <= stand and len(stand) > 1:
         return False
     if not world <= seen.dumps:
@@ -43,6 +51,12 @@ def is_decidable(case: Case, engine: Engine, seen: Seen) -> bool:
     if truth.needs_history and truth.culprit_group == 2:
         return truth.step > 0 and seen.ring >= 400
     return seen.ring >= 400 or truth.step > 0
+
+
+def _in_a_busy_loop(engine: Engine, culprits: set[int]) -> bool:
+    """On the CPU below a line of its own: without a dump of now, as one that waits there for its GPU."""
+    stands = [engine.ranks[rank].blocked_at for rank in culprits]
+    return any(call is not None and call.where == "busy_loop" for call in stands)
 
 
 def _in_transfers(engine: Engine) -> set[int]:

@@ -8,6 +8,7 @@ from tests.simulator.mesh import Group, Mesh
 REDUCING = ("all_reduce", "reduce_scatter_base", "all_gather_base")
 OPERATIONS = (*REDUCING, "broadcast", "alltoall_base", "all_gather")
 RING = "batch_isend_irecv"
+UNEVEN = "all_gather_uneven"  # of parts of several sizes, which NCCL launches as a batch of broadcasts
 WIDTH = {"Float": 4, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4}
 
 
@@ -59,7 +60,8 @@ class _Slot:
     coalesced: bool = False
 
 
-def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
+def random_program(rng: random.Random, mesh: Mesh, backend: str, harder: random.Random | None = None) -> Program:
+    """`harder`: draws what came later, so that the same seed draws the same of all else."""
     dimensions = [d for d in ("tp", "cp", "ep", "dp") if mesh.sizes[d] > 1]
     if not dimensions and mesh.sizes["pp"] == 1:
         dimensions = [""]  # in a pipeline a collective over all stages inside the forward pass would deadlock by itself
@@ -80,15 +82,21 @@ def random_program(rng: random.Random, mesh: Mesh, backend: str) -> Program:
     batched = rng.random() < 0.5
     rings = [d for d in ("cp", "dp", "ep") if mesh.sizes[d] > 1]
     ring = rng.choice(rings) if rings and rng.random() < 0.25 else ""
+    alternates = harder is not None and mesh.sizes["pp"] > 1 and harder.random() < 0.4
+    if harder is not None and backend == "nccl" and forward and harder.random() < 0.1:
+        forward[0] = replace(forward[0], operation=UNEVEN, coalesced=True)
     calls: dict[int, list[Call]] = {rank: [] for rank in range(mesh.world)}
     for rank, mine in calls.items():
         for _ in range(steps):
-            for _ in range(micro):
+            if alternates:
+                ahead, back = [*_slots(mesh, rank, forward), *_ring(mesh, rank, ring)], _slots(mesh, rank, backward)
+                mine += _alternating(mesh, rank, 2 * micro, ahead, back)
+            for _ in range(0 if alternates else micro):
                 mine += _pipeline(mesh, rank, -1, "recv", batched, 30)
                 mine += _slots(mesh, rank, forward)
                 mine += _ring(mesh, rank, ring)
                 mine += _pipeline(mesh, rank, +1, "send", batched, 33)
-            for _ in range(micro):
+            for _ in range(0 if alternates else micro):
                 mine += _pipeline(mesh, rank, +1, "recv", batched, 50)
                 mine += _slots(mesh, rank, backward)
                 mine += _pipeline(mesh, rank, -1, "send", batched, 53)
@@ -141,6 +149,40 @@ def _ring(mesh: Mesh, rank: int, dimension: str) -> list[Call]:
     after, before = group.ranks[(place + 1) % len(group.ranks)], group.ranks[place - 1]
     peers = (("send", after), ("recv", before))
     return [Call("p2p", Site("ring_exchange", 40), group, RING, 2048, batched=True, peers=peers)]
+
+
+def _alternating(mesh: Mesh, rank: int, micro: int, forward: list[Call], backward: list[Call]) -> list[Call]:
+    """One forward one backward: warm-up, batches of a send and a receive in both directions, cool-down."""
+    stages = len(mesh.of["pp", rank].ranks)
+    warm = min(stages - mesh.stage[rank] - 1, micro)
+    calls: list[Call] = []
+
+    def exchange(function: str, line: int, *ways: tuple[str, int]) -> None:
+        ends = ((way, mesh.pipeline_neighbour(rank, offset)) for way, offset in ways)
+        peers = tuple((way, peer) for way, peer in ends if peer is not None)
+        if peers:
+            site = Site(function, line, "/app/p2p_communication.py")
+            calls.append(Call("p2p", site, mesh.of["pp", rank], RING, 2048, batched=True, peers=peers))
+
+    for _ in range(warm):
+        exchange("recv_forward", 10, ("recv", -1))
+        calls.extend(forward)
+        exchange("send_forward", 20, ("send", +1))
+    if micro > warm:
+        exchange("recv_forward", 10, ("recv", -1))
+    for left in range(micro - warm, 0, -1):
+        calls.extend(forward)
+        exchange("send_forward_recv_backward", 50, ("send", +1), ("recv", +1))
+        calls.extend(backward)
+        if left > 1:
+            exchange("send_backward_recv_forward", 60, ("send", -1), ("recv", -1))
+        else:
+            exchange("send_backward", 40, ("send", -1))
+    for _ in range(warm):
+        exchange("recv_backward", 30, ("recv", +1))
+        calls.extend(backward)
+        exchange("send_backward", 40, ("send", -1))
+    return calls
 
 
 def _pipeline(mesh: Mesh, rank: int, offset: int, direction: str, batched: bool, line: int) -> list[Call]:

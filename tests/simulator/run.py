@@ -24,6 +24,7 @@ from tests.simulator.faults import Case, inject
 from tests.simulator.mesh import random_mesh
 from tests.simulator.oracle import hides, is_decidable, is_right, is_whole_cycle
 from tests.simulator.program import random_program
+from tests.simulator.recording import draw
 from tests.simulator.semantics import SEMANTICS, TELLING, rewritten
 from tests.simulator.text_case import TextOutcome
 from tests.simulator.text_case import play as play_text
@@ -93,7 +94,8 @@ def play(seed: int, largest: int, semantics: str = "", fault: str = "") -> Outco
     dumps as a recorder of these would have written them; where none tells of ends, undecided is right. `fault`: that
     one, else a drawn one."""
     rng = random.Random(seed)
-    program = random_program(rng, random_mesh(rng, largest), rng.choice(["nccl", "gloo"]))
+    mesh, harder = random_mesh(rng, largest), random.Random(f"harder program {seed}")
+    program = random_program(rng, mesh, rng.choice(["nccl", "gloo"]), harder)
     case = inject(rng, program, fault)
     if case is None:
         return None
@@ -101,14 +103,16 @@ def play(seed: int, largest: int, semantics: str = "", fault: str = "") -> Outco
     engine.run()
     if hides(case, engine):
         return None
-    seen = gather(rng, case, engine)
+    style = draw(seed, case)
+    semantics = semantics or style.semantics
+    seen = gather(rng, case, engine, style)
     told = rewritten(seen.evidence, semantics) if semantics else seen.evidence
     verdict = judge(told).verdicts[0]
     culprits = tuple(sorted(verdict.culprits))
-    right = is_right(case, engine, verdict.cause, culprits, moved_between_looks(case, engine))
+    right = is_right(case, engine, verdict.cause, culprits, moved_between_looks(case, engine) - seen.standing)
     right = right or (verdict.cause == "undecided" and semantics in SEMANTICS and semantics not in TELLING)
     whole = is_whole_cycle(case, engine, verdict.cause, culprits)
-    return Outcome(seed, case, seen, is_decidable(case, engine, seen), verdict, right, whole)
+    return Outcome(seed, case, seen, is_decidable(case, engine, seen, style), verdict, right, whole)
 
 
 def _line(o: Outcome) -> str:
