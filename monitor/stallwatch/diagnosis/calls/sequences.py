@@ -55,9 +55,10 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
     rings = _rings(case)
     steps = {rank: _steps(case, rank, rings) for rank in sorted(ranks)}
     turns = frozenset(index for index in rings if _begin_alike([steps.get(r, []) for r in case.groups[index].ranks]))
+    stages = _stages(case, steps)
     for rank, own in steps.items():
         if own:
-            roles.setdefault(_role(case, rank, turns), []).append(rank)
+            roles.setdefault((_role(case, rank, turns), stages.get(rank)), []).append(rank)
     found: list[SequenceBreak] = []
     for mates in roles.values():
         nexts: dict[Hashable, dict[Hashable, Call]] = {}
@@ -278,6 +279,52 @@ def _role(case: Case, rank: int, rings: frozenset[int]) -> Hashable:
         place = -1 if group.index in rings else group.ranks.index(rank)
         places.add((family(group.description), len(group.ranks), place))
     return frozenset(places)
+
+
+def _stages(case: Case, steps: Mapping[int, Sequence[_Step]]) -> dict[int, Hashable]:
+    """Where no transfer is recorded, which ranks go one way between two calls of the whole world: stages of a pipeline
+    do, each in another way than the next. Whose way is nobody else's, or has not come to its end yet, is of those with
+    whom it went the longest; a rank that is left out might be of any."""
+    if any(summary.pairs for summary in case.summaries.values()):
+        return {}
+    ways = _ways_between(case, steps)
+    shared = [way for way, count in Counter(way for way, ended in ways.values() if ended).items() if count > 1]
+    if len(shared) < 2:
+        return {}
+    found: dict[int, Hashable] = {}
+    for rank, (way, _) in ways.items():
+        alike = [_alike(way, other) for other in shared]
+        nearest = [other for other, length in zip(shared, alike, strict=True) if length == max(alike)]
+        found[rank] = nearest[0] if len(nearest) == 1 else rank
+    return found
+
+
+def _ways_between(case: Case, steps: Mapping[int, Sequence[_Step]]) -> dict[int, tuple[tuple[Hashable, ...], bool]]:
+    """What each rank called from the start, or from the first call of the whole world that all rings hold, to the next
+    such call, and whether it came to that."""
+    everywhere = {g.index for g in case.groups if g.members_known and len(g.ranks) == len(case.world)}
+    meetings = {
+        rank: [place for place, step in enumerate(own) if case.group_of[rank, step.call.stream] in everywhere]
+        for rank, own in steps.items()
+    }
+    whole = all(case.summaries[rank].whole for rank in steps)
+    firsts = [steps[rank][places[0]].seq for rank, places in meetings.items() if places]
+    ways = {}
+    for rank, own in steps.items():
+        places = meetings[rank]
+        start = 0
+        if not whole:
+            held = [place for place in places if own[place].seq >= max(firsts)]
+            start, places = (held[0] + 1, held[1:]) if held else (len(own), [])
+        end = places[0] if places else len(own)
+        ways[rank] = (tuple(step.token for step in own[start:end]), bool(places))
+    return ways
+
+
+def _alike(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """How many calls two ways have in common from their start; equal ways one more."""
+    same = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return min(len(one), len(other)) + (one == other) if same is None else same
 
 
 def _peer_token(case: Case, rank: int, call: Call, rings: frozenset[int]) -> Hashable:
