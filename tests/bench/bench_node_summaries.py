@@ -4,10 +4,12 @@
 
 Every rank has the world, a tensor- and a data-parallel group, and `--calls` calls in its ring; one has not entered.
 Prints the bytes of all summaries, seconds (of processor) to decode and to judge, and the largest resident size of the
-process that does it. Nothing is asserted.
+process that does it: as the daemon's own child does, which collects no garbage (fleet.judge_child). Nothing is
+asserted.
 """
 
 import argparse
+import gc
 import os
 import resource
 import sys
@@ -110,6 +112,7 @@ def judged_by_a_child(folder: Path) -> Judged:
     here, there = os.pipe()
     child = os.fork()
     if child == 0:
+        gc.disable()
         os.write(there, msgspec.json.encode(judge(folder)))
         os._exit(0)
     os.close(there)

@@ -123,10 +123,14 @@ def waiting_facts(analysis: Analysis, culprits: Iterable[int] = ()) -> tuple[Fac
     """One fact per place where ranks wait, and per operation there: under one number they may differ. Places that a
     culprit holds up itself come first."""
     wanted = set(culprits)
-    by_place: dict[tuple[Point, str], list[Wait]] = {}
+    by_call: dict[tuple[Point, str | None], list[Wait]] = {}
     for wait in analysis.graph.waits:
-        name = point_name(analysis, wait.point, analysis.case.call(wait.rank, wait.pending))
-        by_place.setdefault((wait.point, name), []).append(wait)
+        call = analysis.case.call(wait.rank, wait.pending)
+        by_call.setdefault((wait.point, None if call is None else call.operation), []).append(wait)
+    by_place: dict[tuple[Point, str], list[Wait]] = {}
+    for (point, _), waits in by_call.items():
+        name = point_name(analysis, point, analysis.case.call(waits[0].rank, waits[0].pending))
+        by_place.setdefault((point, name), []).extend(waits)
     facts = []
     held = {point for point, blockers in analysis.graph.blockers.items() if wanted & {b.rank for b in blockers}}
     for (_, name), waits in sorted(by_place.items(), key=lambda place: (place[0][0] not in held, place[0])):

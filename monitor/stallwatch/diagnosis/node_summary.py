@@ -30,7 +30,7 @@ from stallwatch.model.evidence import (
     SourceBlock,
 )
 from stallwatch.model.snapshot import Heartbeat
-from stallwatch.model.summary import SCHEMA_VERSION, RankSummary, Stream
+from stallwatch.model.summary import SCHEMA_VERSION, Call, RankSummary, Stream
 from stallwatch.model.verdict import Fact, Frame
 
 _LOG_EVENTS_KEPT = 20
@@ -94,6 +94,7 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> Judgement:
     """
     digests: dict[int, RankDigest] = {}
     shared: dict[tuple[Run, ...], tuple[int, ...]] = {}
+    calls: dict[tuple[Call, ...], tuple[Call, ...]] = {}
     for summary in sorted(summaries, key=lambda s: [node.host for node in s.nodes]):
         for runs in summary.members:
             if runs not in shared:
@@ -102,7 +103,7 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> Judgement:
         for digest in summary.ranks:
             known = digests.get(digest.summary.rank)
             if known is None or digest.summary.look > known.summary.look:
-                digests[digest.summary.rank] = _with_members(digest, members)
+                digests[digest.summary.rank] = _shared(digest, members, calls)
     ranks = [digests[rank] for rank in sorted(digests)]
     evidence = {digest.summary.rank: _evidence(digest) for digest in ranks}
     nodes = [node for summary in summaries for node in summary.nodes]
@@ -119,13 +120,18 @@ def judge_nodes(summaries: Sequence[NodeSummary]) -> Judgement:
     return judged(case, tuple(evidence.values()))
 
 
-def _with_members(digest: RankDigest, members: Sequence[tuple[int, ...]]) -> RankDigest:
-    """The members of each group, as tuples that all ranks share."""
+def _shared(
+    digest: RankDigest, members: Sequence[tuple[int, ...]], calls: dict[tuple[Call, ...], tuple[Call, ...]]
+) -> RankDigest:
+    """With the members of each group, and tables of calls, as tuples that all ranks share."""
     streams = tuple(
         msgspec.structs.replace(stream, ranks=members[-stream.ranks[0] - 1]) if _is_reference(stream) else stream
         for stream in digest.summary.streams
     )
-    return msgspec.structs.replace(digest, summary=msgspec.structs.replace(digest.summary, streams=streams))
+    table = calls.setdefault(digest.summary.calls, digest.summary.calls)
+    return msgspec.structs.replace(
+        digest, summary=msgspec.structs.replace(digest.summary, streams=streams, calls=table)
+    )
 
 
 def _is_reference(stream: Stream) -> bool:

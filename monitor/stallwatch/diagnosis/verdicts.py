@@ -1,5 +1,6 @@
 """From evidence to verdicts: reduce each rank, build the case, analyze it, let the arbiter decide, word it."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -208,8 +209,9 @@ def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
             sites.setdefault(wait.rank, call.site)
             records.setdefault(wait.rank, wait.pending.record)
     places = [_stands_at(analysis, rank, sites.get(rank, "")) for rank in waiting]
-    most = max(sorted(set(places)), key=places.count, default="")
-    if not most or 2 * places.count(most) <= len(places):
+    counts = Counter(places)
+    most = max(sorted(counts), key=counts.__getitem__, default="")
+    if not most or 2 * counts[most] <= len(places):
         return ""
     one = waiting[places.index(most)]
     through = parallel_call(_frames_of_call(analysis, one, records.get(one)))

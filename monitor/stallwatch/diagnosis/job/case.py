@@ -123,6 +123,12 @@ class Case:
         self._first_differences = [first_difference(members, tables) for members in self.streams]
         self.outdated = outdated_ranks(self.summaries.values())
         self._proven: list[int] = [self._proven_seq(index) for index in range(len(self.groups))]
+        self.stale: frozenset[tuple[int, int]] = frozenset(  # by rank and group
+            (rank, index)
+            for index, proven in enumerate(self._proven)
+            for rank, member in self.streams[index].items()
+            if not member.stream.cut_short and member.stream.last_seq < proven
+        )
 
     def _own_pids(self) -> dict[int, int]:
         """As each process knows itself, which is what NCCL reports; in a container it is not ours."""
@@ -197,8 +203,7 @@ class Case:
 
     def is_stale(self, rank: int, group: int) -> bool:
         """True when the rank's dump is older than what others prove it has entered: the job moved between dumps."""
-        member = self.streams[group].get(rank)
-        return member is not None and not member.stream.cut_short and member.stream.last_seq < self._proven[group]
+        return (rank, group) in self.stale
 
     def _recorded_pairs(self) -> list[tuple[int, Group, PairCount]]:
         of_ranks = self.summaries.items()

@@ -2,6 +2,7 @@
 them, decoded on demand; where two members part; and what NCCL RAS counts of each member's launches."""
 
 import re
+import struct
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +19,10 @@ from stallwatch.model.summary import NO_CALL, Call, RankSummary, Stream
 Key = tuple[str, int | None, str, tuple[str, ...]]
 
 
-class GroupStream(NamedTuple):
+_NUMBER = struct.Struct("=H")
+
+
+class GroupStream(msgspec.Struct, frozen=True, gc=False):
     """One member's stream, with its calls decoded on demand."""
 
     summary: RankSummary
@@ -29,7 +33,7 @@ class GroupStream(NamedTuple):
         index = seq - self.stream.first_seq
         if index < 0 or index * 2 >= len(self.stream.calls):
             return None
-        value = array("H", self.stream.calls[index * 2 : index * 2 + 2])[0]
+        (value,) = _NUMBER.unpack_from(self.stream.calls, index * 2)
         return None if value == NO_CALL else self.summary.calls[value]
 
     def keys(self) -> list[Key | None]:
@@ -56,14 +60,12 @@ def key(call: Call) -> Key:
 def first_difference(members: Mapping[int, GroupStream], tables: dict[tuple[Call, ...], int]) -> int | None:
     """The lowest number under which two members called different things. `tables` is shared between groups."""
     first: int | None = None
-    reference: GroupStream | None = None
+    reference = _longest(members)
+    if reference is None:
+        return None
     theirs: list[Key | None] | None = None
-    for rank in sorted(members, key=lambda r: (-len(members[r].stream.calls), r)):
-        member = members[rank]
-        if reference is None:
-            reference = member
-            continue
-        if _same_bytes(reference, member, tables):
+    for member in members.values():
+        if member is reference or _same_bytes(reference, member, tables):
             continue
         if theirs is None:
             theirs = reference.keys()
@@ -79,10 +81,13 @@ def first_difference(members: Mapping[int, GroupStream], tables: dict[tuple[Call
 
 def _same_bytes(one: GroupStream, other: GroupStream, tables: dict[tuple[Call, ...], int]) -> bool:
     """True when two members' numbers agree on their common range, seen without decoding."""
-    left = tables.setdefault(one.summary.calls, len(tables))
-    right = tables.setdefault(other.summary.calls, len(tables))
-    if left != right:
-        return False
+    if one.summary.calls is not other.summary.calls:  # ranks of nodes that were judged together share what is alike
+        left = tables.setdefault(one.summary.calls, len(tables))
+        right = tables.setdefault(other.summary.calls, len(tables))
+        if left != right:
+            return False
+    if one.stream.first_seq == other.stream.first_seq and one.stream.calls == other.stream.calls:
+        return True
     low = max(one.stream.first_seq, other.stream.first_seq)
     high = min(one.stream.last_seq, other.stream.last_seq)
     if high < low:
@@ -92,10 +97,19 @@ def _same_bytes(one: GroupStream, other: GroupStream, tables: dict[tuple[Call, .
     return one.stream.calls[a : a + length] == other.stream.calls[b : b + length]
 
 
+def _longest(members: Mapping[int, GroupStream]) -> GroupStream | None:
+    """The first of those that recorded most; None where there are none."""
+    longest, most = None, -1
+    for member in members.values():
+        if len(member.stream.calls) > most:
+            longest, most = member, len(member.stream.calls)
+    return longest
+
+
 def all_alike(members: Mapping[int, GroupStream]) -> bool:
     """True when all members made the same calls from the same lines under the numbers that they share."""
     tables: dict[tuple[Call, ...], int] = {}
-    longest = max(members.values(), key=lambda member: len(member.stream.calls), default=None)
+    longest = _longest(members)
     return longest is None or all(_same_bytes(longest, member, tables) for member in members.values())
 
 

@@ -148,11 +148,7 @@ class Pace:
         case = self._case
         last_look = max((summary.look for summary in case.summaries.values()), default=0)
         # A rank that answered at an earlier look alone was left behind before the last: that says nothing of now.
-        if any(
-            case.is_stale(rank, group.index) and case.summaries[rank].look == last_look
-            for group in case.groups
-            for rank in group.ranks
-        ):
+        if any(case.summaries[rank].look == last_look for rank, _ in case.stale):
             return True
         advanced = [summary.advanced for summary in case.summaries.values() if summary.advanced is not None]
         if any(advanced):

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 def take_back(case: Case) -> None:
     """Take the newest call of every such host out of the case, and mark it as not issued."""
+    tables = {id(summary.calls): summary.calls for summary in case.summaries.values()}
+    if not any(call.members for calls in tables.values() for call in calls):
+        return
     for index, members in enumerate(case.streams):
         if not any(call.members for member in members.values() for call in member.summary.calls):
             continue
@@ -45,7 +48,7 @@ def take_back(case: Case) -> None:
                 batches[seq] = _whole_batch(members, seq)
             if not _is_begun(call, batches[seq]):
                 continue
-            members[rank] = member._replace(stream=replace(member.stream, calls=member.stream.calls[:-2]))
+            members[rank] = replace(member, stream=replace(member.stream, calls=member.stream.calls[:-2]))
             stream = next(i for (r, i), group in case.group_of.items() if (r, group) == (rank, index))
             case.summaries[rank] = _without(case.summaries[rank], stream, seq, call)
 
@@ -144,7 +147,7 @@ def doubt(case: Case) -> None:
     for index, group in enumerate(case.groups):
         if group.backend in case.untold:
             case.streams[index] = {
-                rank: member._replace(stream=replace(member.stream, completed=0))
+                rank: replace(member, stream=replace(member.stream, completed=0))
                 for rank, member in case.streams[index].items()
             }
 

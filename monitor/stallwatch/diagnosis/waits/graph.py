@@ -134,11 +134,12 @@ def _collective_blockers(
         lane = member.stream.lane
         if member.stream.completed >= point.seq:
             continue
+        lacks = member.stream.last_seq < point.seq
         if case.is_stale(rank, point.group):
             unknown.append(rank)
-        elif member.stream.last_seq < point.seq and rank in case.outdated:
+        elif lacks and rank in case.outdated:
             _unused(case, group, rank, frontiers, blockers, unknown)
-        elif member.stream.last_seq < point.seq:
+        elif lacks:
             blockers.append(Blocker(rank, lane, Strength.RECORDED))
         else:
             front = frontiers.get((rank, lane))
