@@ -34,7 +34,7 @@ _JUDGING = 0.5
 _EACH = 100  # incidents between two lines of progress
 
 
-class _Judging:
+class _Judged:
     def __init__(self, world: "FleetRun", ended: Ended) -> None:
         self._world, self._ended, self._at = world, ended, world.now + _JUDGING
 
@@ -152,15 +152,17 @@ class FleetRun:
             self._opened[node] = self._places.of_node(node)
         return self._opened[node]
 
-    def judge(self, node: int, question: Question) -> _Judging:
+    def judge(self, node: int, question: Question) -> _Judged:
         """Judge what stands in the place now, as the child does."""
         if self._is_away(node):
-            return _Judging(self, Ended(1, b"", b"redis://place: connection refused"))
+            return _Judged(self, Ended(1, b"", b"redis://place: connection refused"))
+        if node in self.story.unable:
+            return _Judged(self, Ended(1, b"", b"MemoryError"))
         found = self._place(node).summaries(question.key)
         verdict = _verdict(self.story, found, question, self._homes())
         if verdict is None:
-            return _Judging(self, Ended(1, b"", b"nothing that could be believed has been put yet"))
-        return _Judging(self, Ended(0, verdict, b""))
+            return _Judged(self, Ended(1, b"", b"nothing that could be believed has been put yet"))
+        return _Judged(self, Ended(0, verdict, b""))
 
     def _homes(self) -> dict[int, Home]:
         """Where ranks run, as paces tell it; a daemon that is dead or cut off puts none any more."""

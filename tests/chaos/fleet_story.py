@@ -78,6 +78,7 @@ class Story:
     past: int = 0  # incidents that the job had before, as all nodes know
     paced: bool = True  # nodes had said while the job moved which ranks they have
     resolved_at: float = 150.0
+    unable: frozenset[int] = frozenset()  # nodes that cannot judge what others say: no memory, half an upgrade
 
     @property
     def innocent(self) -> set[int]:
@@ -128,4 +129,7 @@ def random_story(rng: random.Random) -> Story:
         story.away = (first, 1e9 if survivor == 0 and rng.random() < 0.5 else first + rng.uniform(3, 60))
         story.wiped = rng.random() < 0.3
     story.resolved_at = rng.uniform(140, 180)
+    more = random.Random(repr(story))
+    if more.random() < 0.2:
+        story.unable = frozenset(node for node in range(nodes) if more.random() < 0.5)
     return story

@@ -36,6 +36,8 @@ from stallwatch.fleet.place import (
 from stallwatch.node.atomic_file import write_atomically
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+# What is no file of ours, and no fault of the file system.
+_NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
 _ATTEMPTS: Final = 20  # to open the next incident while others do
 
@@ -108,10 +110,17 @@ class DirectoryPlace:
             _replace(folder / _file_of(node), summary)
 
     def summaries(self, key: Key) -> dict[str, bytes]:
-        """By file name, which is the node's name as far as a file may be called so; who it is its seal says."""
+        """By file name, which is the node's name as far as a file may be called so; who it is its seal says. A node may
+        leave meanwhile, and what is no file is nobody's word."""
         with self._problems():
-            folder = self._folder(key) / "summaries"
-            return {name: _read(folder / name) for name in _names(folder) if not name.startswith(".")}
+            folder, found = self._folder(key) / "summaries", {}
+            for name in _names(folder):
+                try:
+                    found.update({} if name.startswith(".") else {name: _read(folder / name)})
+                except OSError as error:
+                    if error.errno not in _NO_FILE:
+                        raise
+            return found
 
     def ages(self, key: Key) -> dict[str, float]:
         """By the file server's clock: how old each node's file is."""

@@ -3,6 +3,8 @@
 The daemon's child answers it over a real place; tests over one in memory.
 """
 
+from typing import get_args
+
 import msgspec
 
 from stallwatch.errors import StallwatchError
@@ -11,7 +13,7 @@ from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace
 from stallwatch.fleet.seal import Broken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.model.incident import Told
+from stallwatch.model.incident import Delivered, Step, Told
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,7 +51,21 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     advice: str = ""
 
 
-_TOLD: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+class _Delivered(msgspec.Struct, frozen=True):
+    """model.incident.Delivered as any version writes it."""
+
+    steps: tuple[str, ...] = ()
+    verdict: str = ""
+    thread: str = ""
+
+
+class _Told(msgspec.Struct, frozen=True):
+    outputs: dict[str, _Delivered] = {}
+    incident_id: str = ""
+
+
+_TOLD = msgspec.msgpack.Decoder(_Told)
+_STEPS: dict[str, Step] = {step: step for step in get_args(Step)}
 _FLEET = ""  # what is told, and the job's verdict, any node of the fleet may write
 
 
@@ -85,6 +101,9 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
         place.close(key)
     board = place.look(key, wish.node, whole=wish.whole or bool(generation))
     told, caveat = _opened(board.told, secret, "told", key)
+    known = _decoded(told)
+    if told and known is None:
+        caveat = "what stands in the meeting place as told is of another form; are all nodes of one version?"
     report = b""
     if board.report_revision not in (0, wish.known_report) and not generation:
         report, second = _opened(place.report(key)[1], secret, "report", key)
@@ -93,7 +112,7 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
         ordinal=key.ordinal,
         board=msgspec.structs.replace(board, told=b""),
         generation=generation,
-        told=_decoded(told),
+        told=known,
         told_noted=told_noted,
         report=report,
         report_noted=report_noted,
@@ -120,7 +139,15 @@ def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, s
 
 
 def _decoded(body: bytes) -> Told | None:
+    """A node of a later version may take steps that this one does not know: what it told is told all the same."""
     try:
-        return _TOLD.decode(body) if body else None
+        told = _TOLD.decode(body) if body else None
     except NOT_JSON:
         return None
+    if told is None:
+        return None
+    outputs = {
+        name: Delivered(tuple(_STEPS[step] for step in one.steps if step in _STEPS), one.verdict, one.thread)
+        for name, one in told.outputs.items()
+    }
+    return Told(outputs, told.incident_id)

@@ -10,14 +10,14 @@ from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import Question
 from stallwatch.fleet.judging import Judging, start_judge
-from stallwatch.fleet.member import SECOND_NS, Local, Member, Position, published
+from stallwatch.fleet.member import SECOND_NS, Local, Member, Position
 from stallwatch.fleet.orders import Book, News, OrdersWish
 from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_link import PaceLink
 from stallwatch.fleet.pace_seat import JobPace, PaceWish
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
-from stallwatch.fleet.verdict import JobVerdict
+from stallwatch.fleet.verdict import JobVerdict, published
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import Start, module_of_ours, start_own
 from stallwatch.node.worker import Worker
@@ -26,6 +26,7 @@ _LATE_SECONDS: Final = 5.0  # an answer that takes longer is said to be late; it
 _CHECK_SECONDS: Final = 30.0  # between trials while there is nothing else to ask
 _AGAIN_SECONDS: Final = 1.0  # after a child that ended
 _JUDGE_SECONDS: Final = 60.0
+_TIMED_OUT_TRIALS: Final = 3  # that a judge counts for which took all its time
 _BETWEEN_VERDICTS_SECONDS: Final = 1.0
 _OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
 _OF_PACE: Final = ":pace"
@@ -254,6 +255,7 @@ class Link:
             seat.judging = self._judge(question)
         except OSError as error:
             self._problem = f"the process that judges what nodes say cannot be started: {error.strerror}"
+            seat.member.unjudged(self._problem, now_ns)
             seat.judge_from_ns = now_ns + int(_BETWEEN_VERDICTS_SECONDS * SECOND_NS)
             return
         seat.judged_puts = seat.member.puts
@@ -268,6 +270,7 @@ class Link:
         if ended is None:
             judging.end()
             self._problem = f"what nodes say could not be judged within {_JUDGE_SECONDS:.0f} s"
+            seat.member.unjudged(self._problem, now_ns, trials=_TIMED_OUT_TRIALS)
             return
         try:
             if ended.code != 0:
@@ -275,5 +278,6 @@ class Link:
             verdict = _VERDICT.decode(ended.output)
         except (ValueError, *NOT_JSON) as error:
             self._problem = f"what nodes say could not be judged: {error}"
+            seat.member.unjudged(self._problem, now_ns)
             return
         seat.member.merged(msgspec.structs.replace(verdict, puts=seat.judged_puts), now_ns)

@@ -11,8 +11,7 @@ import msgspec
 
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
-from stallwatch.fleet.verdict import JobVerdict
-from stallwatch.formats.tolerant import NOT_JSON
+from stallwatch.fleet.verdict import JobVerdict, Published
 from stallwatch.model.incident import NO_RANKS, Delivered, Step, Told
 from stallwatch.model.verdict import Report
 
@@ -30,6 +29,10 @@ _HOLDER_SECONDS: Final = 60.0
 # When the meeting place is back, who told of it alone notes that first: a request may still be on its way for seconds.
 _BACK_SECONDS: Final = 6.0
 _JUDGE_AGAIN_SECONDS: Final = 15.0  # while a node is missing
+# Who holds the claim and cannot judge what others say gives it up after so many trials, to who can; where nobody can,
+# it claims again after this, and tells what it sees itself.
+_TRIALS: Final = 3
+_YIELD_SECONDS: Final = 30.0
 _MARGIN_SECONDS: Final = 1.0  # our clock may run a little slower than the claim's
 _FIRST_CLAIM_SECONDS: Final = 2.0  # so that who has a proof comes first
 _STEP_SECONDS: Final = 0.5  # between candidates
@@ -101,6 +104,9 @@ class Member:
         self._vacant_ns: int | None = None  # since when nobody is seen to hold a claim
         self._verdict: JobVerdict | None = None  # of ours, as the one who merges
         self._merged_ns = 0
+        self._unjudged = 0  # trials in a row, while the meeting place answers
+        self._yields_until_ns: int | None = None
+        self._unable = ""  # why it judges alone, though the meeting place answers
         self._published: bytes = b""
         self._report: Report | None = None  # of another who merged
         self._report_nodes = 0
@@ -209,6 +215,20 @@ class Member:
         seconds = (now_ns - self._merged_ns) / SECOND_NS
         return not (self._verdict.is_whole or self._verdict.silent) and seconds >= _JUDGE_AGAIN_SECONDS
 
+    def unjudged(self, problem: str, now_ns: int, trials: int = 1) -> None:
+        """What there was could not be merged, and why; one that took all its time counts for several trials."""
+        if not self._holds(now_ns) or now_ns - (self._answered_ns or 0) > 2 * _RENEW_SECONDS * SECOND_NS:
+            return  # the meeting place is away: that is another matter
+        self._unjudged += trials
+        if self._unjudged < _TRIALS:
+            return
+        self._unjudged = 0
+        if self._yields_until_ns is not None:
+            self._unable = problem
+            return
+        self._yields_until_ns = now_ns + int(_YIELD_SECONDS * SECOND_NS)
+        self._generation, self._verdict, self._published = 0, None, b""
+
     @property
     def puts(self) -> int:
         """How many summaries the place had at the last look."""
@@ -217,7 +237,8 @@ class Member:
     def merged(self, verdict: JobVerdict, now_ns: int) -> None:
         """Take in the verdict over what there was to be merged."""
         self._verdict, self._merged_ns = verdict, now_ns
-        self._published = msgspec.json.encode(_Published(verdict.report, verdict.nodes))
+        self._unjudged, self._yields_until_ns, self._unable = 0, None, ""
+        self._published = msgspec.json.encode(Published(verdict.report, verdict.nodes))
 
     def position(self, now_ns: int, local: Local) -> Position:
         """Return where this node stands."""
@@ -226,6 +247,7 @@ class Member:
         away = self._away(now_ns)
         report, nodes = self._job_report()
         speaks, why = self._voice(now_ns, local, away=bool(away))
+        away = away or (self._unable if speaks and report is None else "")
         silent = self._verdict.silent if self._verdict is not None else ()
         expected = self._ordinal or max(self._past, local.past) + 1
         return Position(self._ordinal, speaks, why, report, nodes, self._told, away, silent, expected)
@@ -264,7 +286,7 @@ class Member:
 
     def _is_enough(self, now_ns: int, local: Local) -> bool:
         if self._verdict is None:
-            return False
+            return bool(self._unable)
         if self._told is None and self._back_ns is not None and now_ns - self._back_ns < _BACK_SECONDS * SECOND_NS:
             return False
         if local.conclusive:
@@ -309,7 +331,7 @@ class Member:
             return False
         if local.over and (self._told is None or self._is_last(self._told)):
             return False  # nobody was told, or the end was: there is nothing to say
-        if self._waits_with_end(now_ns, local):
+        if self._waits_with_end(now_ns, local) or now_ns < (self._yields_until_ns or 0):
             return False
         if self._joined_ns is None or self._vacant_ns is None:
             return local.proven and self._joined_ns is None
@@ -357,22 +379,3 @@ class Member:
         if local.ended and self._said_last(local):
             return True
         return now_ns - self._over_ns > _LINGER_SECONDS * SECOND_NS
-
-
-class _Published(msgspec.Struct, frozen=True):
-    """The job's verdict as it stands in the meeting place."""
-
-    report: Report
-    nodes: int
-
-
-_PUBLISHED = msgspec.json.Decoder(_Published)
-
-
-def published(data: bytes) -> tuple[Report, int] | None:
-    """Given the job's verdict as another put it, return it with the number of its nodes; None for another form."""
-    try:
-        found = _PUBLISHED.decode(data)
-    except NOT_JSON:
-        return None
-    return found.report, found.nodes

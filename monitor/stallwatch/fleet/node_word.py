@@ -14,6 +14,8 @@ from stallwatch.model.summary import SCHEMA_VERSION
 
 _MOST_RANKS = 1024  # of one node
 _MOST_CAVEATS = 8
+MOST_NAME = 64  # of a node, in a sentence
+MOST_WORLD = 1 << 20  # ranks that a job may have; and, all together, that a node may list as members of its groups
 
 
 class NodeWord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,11 +49,11 @@ def believed(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> Believed:
         try:
             words.append(_word(name, sealed[name], secret, key))
         except Broken as error:
-            caveats.append(f"the summary of node {name} is not used: {error}")
+            caveats.append(f"the summary of node {name[:MOST_NAME]} is not used: {error}")
     claims = Counter(rank for word in words for rank in word.ranks)
     twice = {rank for rank, times in claims.items() if times > 1}
     if twice:
-        names = [word.node for word in words if twice & set(word.ranks)]
+        names = [word.node[:MOST_NAME] for word in words if twice & set(word.ranks)]
         caveats.append(f"nodes {', '.join(names[:4])} each say that rank {min(twice)} runs there: nobody is believed")
     if len(caveats) > _MOST_CAVEATS:
         caveats = [*caveats[:_MOST_CAVEATS], f"and {len(caveats) - _MOST_CAVEATS} more of these"]
@@ -67,7 +69,32 @@ def _word(name: str, sealed: bytes, secret: bytes, key: Key) -> NodeWord:
         raise Broken(f"it is of version {word.summary.schema_version}, and this node reads {SCHEMA_VERSION}: update it")
     if len(word.ranks) > _MOST_RANKS:
         raise Broken(f"no node has {len(word.ranks)} ranks")
+    if wrong := _cannot_be(word.summary):
+        raise Broken(wrong)
     return word
+
+
+def _cannot_be(summary: NodeSummary) -> str:
+    """What is said there and cannot be, a clause; "" for nothing. What would take memory without end, or refers to what
+    is not there: it would cost all nodes their verdict."""
+    if summary.world_size is not None and not 0 < summary.world_size <= MOST_WORLD:
+        return f"no job has {summary.world_size} ranks"
+    runs = [run for members in summary.members for run in members]
+    if any(run.step < 1 or run.start < 0 for run in runs):
+        return "members of a group are listed that are no ranks"
+    if sum(len(range(run.start, run.stop, run.step)) for run in runs) > MOST_WORLD:
+        return "more members of groups are listed than a job has"
+    for digest in summary.ranks:
+        streams = digest.summary.streams
+        if any(stream.ranks and stream.ranks[0] < -len(summary.members) for stream in streams):
+            return "members of a group are not listed"
+        if any(len(stream.calls) % 2 for stream in streams):
+            return "half a call is told"
+        used = [one.stream for one in (*digest.summary.pending, *digest.summary.issued)]
+        used += [one.stream for one in digest.summary.pairs]
+        if any(not 0 <= stream < len(streams) for stream in used):
+            return f"rank {digest.summary.rank} waits in a group that it does not have"
+    return ""
 
 
 def _about_own(word: NodeWord, twice: set[int]) -> NodeWord:

@@ -22,6 +22,7 @@ from stallwatch.fleet.place import (
     DESERTED_SECONDS,
     KEPT_SECONDS,
     LEFT_SECONDS,
+    MOST_BYTES,
     MOST_ORDERS,
     Board,
     Key,
@@ -196,7 +197,7 @@ class RedisPlace:
         with self._problems():
             # In pieces: one answer of many megabytes would hold up the server for all others.
             for node, summary in self._client.hscan_iter(f"{_of(key)}summaries", count=64):
-                found[node.decode("utf-8", "replace")] = summary
+                found[node.decode("utf-8", "replace")] = summary[: MOST_BYTES + 1]  # more is not believed
         return found
 
     def ages(self, key: Key) -> dict[str, float]:

@@ -8,8 +8,10 @@ import msgspec
 from stallwatch import __version__
 from stallwatch.bundle.report import judged
 from stallwatch.diagnosis.node_summary import judge_nodes
-from stallwatch.fleet.node_word import Believed, NodeWord
+from stallwatch.diagnosis.verdicts import Judgement
+from stallwatch.fleet.node_word import MOST_NAME, Believed, NodeWord
 from stallwatch.formats.rank_ranges import rank_ranges
+from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.verdict import Report, Verdict
 
 _MOST_NAMED = 8
@@ -38,10 +40,11 @@ def judge_job(
 ) -> JobVerdict | None:
     """Given what nodes say and how many ranks the job has, return the verdict over it; None where nobody said
     anything. `homes`: where each rank ran while the job moved, asked where a node has said nothing."""
-    words = [word for word in believed.words if word.summary.ranks or word.summary.log_events]
-    if not words:
+    all_words = [_of_job(word, world_size) for word in believed.words]
+    all_words = [word for word in all_words if word.summary.ranks or word.summary.log_events]
+    judgement, words = _judgement(all_words)
+    if judgement is None:
         return None
-    judgement = judge_nodes([word.summary for word in words])
     known = {rank for word in words for rank in word.ranks}
     world = world_size or max((word.summary.world_size or 0 for word in words), default=0) or len(known)
     verdict = judgement.verdicts[0]
@@ -56,10 +59,51 @@ def judge_job(
         (verdict, *judgement.verdicts[1:]),
         captured_at=max((word.captured_at for word in words), default="") or None,
         evidence_complete=not absent and all(word.complete for word in words),
-        caveats=(*believed.caveats, *_versions(words)),
+        caveats=(*believed.caveats, *_unjudged(all_words, words), *_versions(words)),
     )
     silent = () if verdict.traits.accuses else silent
     return JobVerdict(report, len(words), len(known), silent=silent, is_whole=not absent)
+
+
+def _of_job(word: NodeWord, world_size: int | None) -> NodeWord:
+    """What it says of ranks that the job has; how many that are, this node knows by its own."""
+    if not world_size:
+        return word
+    ranks = tuple(digest for digest in word.summary.ranks if 0 <= digest.summary.rank < world_size)
+    summary = msgspec.structs.replace(word.summary, world_size=world_size, ranks=ranks)
+    return msgspec.structs.replace(word, ranks=tuple(r for r in word.ranks if 0 <= r < world_size), summary=summary)
+
+
+def _judgement(words: Sequence[NodeWord]) -> tuple[Judgement | None, Sequence[NodeWord]]:
+    """Return what is judged of these, and of which: what cannot be judged costs the other nodes nothing."""
+    judgement = _try(words)
+    if judgement is None and words:
+        words = _added([], words)
+        judgement = _try(words)
+    return judgement, words
+
+
+def _added(known: Sequence[NodeWord], more: Sequence[NodeWord]) -> Sequence[NodeWord]:
+    """Given words that can be judged, and more, return them with what of those can be judged beside them."""
+    if _try([*known, *more]) is not None:
+        return [*known, *more]
+    if len(more) < 2:
+        return known
+    half = len(more) // 2
+    return _added(_added(known, more[:half]), more[half:])
+
+
+def _try(words: Sequence[NodeWord]) -> Judgement | None:
+    try:
+        return judge_nodes([word.summary for word in words]) if words else None
+    except Exception:  # noqa: BLE001 - others wrote it: whatever it raises, it cannot be judged
+        return None
+
+
+def _unjudged(words: Sequence[NodeWord], judged: Sequence[NodeWord]) -> tuple[str, ...]:
+    known = {word.node for word in judged}
+    left = [word.node for word in words if word.node not in known]
+    return (f"what {_named(left)} says is not used: it cannot be judged",) if left else ()
 
 
 def _without(verdict: Verdict, absent: Sequence[int], homes: Mapping[int, Home], silent: Sequence[str]) -> Verdict:
@@ -93,7 +137,7 @@ def _without(verdict: Verdict, absent: Sequence[int], homes: Mapping[int, Home],
 
 def _named(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _MOST_NAMED} more" * (len(nodes) > _MOST_NAMED)
-    return ", ".join(nodes[:_MOST_NAMED]) + more
+    return ", ".join(node[:MOST_NAME] for node in nodes[:_MOST_NAMED]) + more
 
 
 def _versions(words: Sequence[NodeWord]) -> tuple[str, ...]:
@@ -102,3 +146,22 @@ def _versions(words: Sequence[NodeWord]) -> tuple[str, ...]:
         return ()
     named = [word.node for word in words if word.tool_version in others][:_MOST_NAMED]
     return (f"nodes {', '.join(named)} run stallwatch {', '.join(others)}, this one {__version__}",)
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The job's verdict as it stands in the meeting place."""
+
+    report: Report
+    nodes: int
+
+
+_PUBLISHED = msgspec.json.Decoder(Published)
+
+
+def published(data: bytes) -> tuple[Report, int] | None:
+    """Given the job's verdict as another put it, return it with the number of its nodes; None for another form."""
+    try:
+        found = _PUBLISHED.decode(data)
+    except NOT_JSON:
+        return None
+    return found.report, found.nodes

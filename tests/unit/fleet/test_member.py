@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.fleet import Count, FleetRun, note, play
 from tests.chaos.fleet_daemon import Sent
-from tests.chaos.fleet_story import UNDECIDED_SECONDS, Story
+from tests.chaos.fleet_story import UNDECIDED_SECONDS, Fault, Story
 
 FOR_EVER = (0.0, 1e9)
 
@@ -87,6 +87,20 @@ def test_between_the_send_and_the_commit_a_death_costs_a_second_message_under_th
     sent = told(sent_in(Story(culprit=5, dies_having_sent={first.node: "told"})))
     assert len(sent) == 2
     assert len({one.key for one in sent}) == 1
+
+
+def test_a_node_that_cannot_judge_what_others_say_lets_another_tell() -> None:
+    first = told(sent_in(Story(culprit=5)))[0]
+    sent = told(sent_in(Story(culprit=5, unable=frozenset({first.node}))))
+    assert named(sent) == [(5,)]
+    assert sent[0].node != first.node and sent[0].at < first.at + 20
+
+
+@pytest.mark.parametrize("fault", ["stands", "killed"])
+def test_where_no_node_can_judge_what_others_say_one_tells_what_it_sees_itself(fault: Fault) -> None:
+    sent = told(sent_in(Story(culprit=5, fault=fault, unable=frozenset(range(4)))))
+    assert len(sent) == 1 and set(sent[0].culprits) <= {5}
+    assert "could not be" in sent[0].text
 
 
 def test_what_a_daemon_left_unsent_is_not_sent_after_its_restart_if_another_node_has_told_it_meanwhile() -> None:

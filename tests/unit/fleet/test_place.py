@@ -235,6 +235,21 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
         place.look(key, "node0", whole=False)
 
 
+def test_what_is_gone_or_no_file_among_the_summaries_costs_no_other_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "node0"))
+    place.put(key, "node0", b"1")
+    folder = tmp_path / JOB / "1" / "summaries"
+    os.symlink("/etc/hostname", folder / "link")
+    os.mkfifo(folder / "fifo")
+    (folder / "folder").mkdir()
+    monkeypatch.setattr(os, "listdir", lambda path, real=os.listdir: [*real(path), "left-since"])
+    assert place.summaries(key) == {"node0": b"1"}
+
+
 def test_an_incident_that_all_have_deserted_is_not_joined(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     place = DirectoryPlace(tmp_path)

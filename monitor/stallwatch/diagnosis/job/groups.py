@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.model.evidence import NodeEvidence
-from stallwatch.model.summary import NO_CALL, Call, RankSummary, Stream
+from stallwatch.model.summary import Call, RankSummary, Stream
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
 Key = tuple[str, int | None, str, tuple[str, ...]]
@@ -34,18 +34,17 @@ class GroupStream(msgspec.Struct, frozen=True, gc=False):
         if index < 0 or index * 2 >= len(self.stream.calls):
             return None
         (value,) = _NUMBER.unpack_from(self.stream.calls, index * 2)
-        return None if value == NO_CALL else self.summary.calls[value]
+        return self.summary.calls[value] if value < len(self.summary.calls) else None  # NO_CALL, or none that is told
 
     def keys(self) -> list[Key | None]:
         """What was called under each number from first_seq on; None is a hole."""
-        table: dict[int, Key | None] = {index: key(call) for index, call in enumerate(self.summary.calls)}
-        table[NO_CALL] = None
-        return [table[value] for value in array("H", self.stream.calls)]
+        table: dict[int, Key] = {index: key(call) for index, call in enumerate(self.summary.calls)}
+        return [table.get(value) for value in array("H", self.stream.calls)]
 
     def calls_before(self, seq: int) -> list[Call]:
         """The calls under lower numbers, in their order, without holes."""
-        values = array("H", self.stream.calls)[: max(seq - self.stream.first_seq, 0)]
-        return [self.summary.calls[value] for value in values if value != NO_CALL]
+        values, calls = array("H", self.stream.calls)[: max(seq - self.stream.first_seq, 0)], self.summary.calls
+        return [calls[value] for value in values if value < len(calls)]
 
     def keys_before(self, seq: int) -> list[Key | None]:
         """What must agree of each lower number's call, in order; None is a hole."""
