@@ -8,6 +8,7 @@ from statistics import median, stdev
 
 import msgspec
 
+from stallwatch.detectors.spells import looks_of_a_draw
 from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job_progress import minorities, stand_apart
 
@@ -97,7 +98,7 @@ def who_waits_least(
             continue
         ranks, others = tuple(sorted(slow)), [peers.column(rank, window) for rank in rest]
         columns = [peers.column(rank, window) for rank in ranks]
-        nats = min(_evidence(column, others, minimum_share) for column in columns)
+        nats = min(_evidence(column, others, minimum_share) / _spell(column, others) for column in columns)
         if nats >= SUSPECT_NATS and all(_lasts(column, others) for column in columns):
             return Least(ranks, nats, window, since_ns, most, typical)
     return None
@@ -255,6 +256,11 @@ def _less(mine: Column, others: Sequence[Column]) -> float:
     """By how much less it waits than its median peer."""
     waited = sorted(waited_share(other) for other in others)
     return waited[len(waited) // 2] - waited_share(mine)
+
+
+def _spell(mine: Column, others: Sequence[Column]) -> float:
+    """For how many looks one draw of this rank stands."""
+    return looks_of_a_draw(differences([(0, mine), *((1, other) for other in others)], (0,)))
 
 
 def _evidence(mine: Column, others: Sequence[Column], minimum_share: float) -> float:

@@ -1,0 +1,37 @@
+"""For how many looks one draw stands."""
+
+import random
+
+import pytest
+
+from stallwatch.config import Config
+from stallwatch.detectors.spells import looks_of_a_draw
+from stallwatch.replay.playing import detect
+from tests.bench.bench_stragglers import calm_job
+from tests.replay.stragglers import play
+
+
+@pytest.mark.parametrize("less", [[], [0.4] * 20, [0.4, 0.3, 0.5, 0.45] * 5, [0.4, 0.0] * 10])
+def test_what_shows_at_every_look_or_at_every_other_has_no_spells(less: list[float]) -> None:
+    assert looks_of_a_draw(less) == 1.0
+
+
+def test_three_spells_of_five_looks_are_few_draws_in_any_order_of_time() -> None:
+    spells = ([0.0] * 15 + [0.3, 0.9, 1.0, 0.9, 0.4]) * 3
+    assert looks_of_a_draw(spells) > 3.0
+    assert looks_of_a_draw(spells[::-1]) == looks_of_a_draw(spells)
+
+
+def test_independent_looks_are_a_draw_each_but_for_chance() -> None:
+    draw = random.Random(5)
+    factors = [looks_of_a_draw([float(draw.random() < 0.3) for _ in range(60)]) for _ in range(200)]
+    assert sum(factors) / len(factors) < 1.3
+
+
+@pytest.mark.parametrize("seed", [101462, 102230])
+def test_a_host_that_runs_ahead_and_falls_behind_for_a_while_is_no_slow_rank(seed: int) -> None:
+    """Three whiles of some steps each, by sequences that chance made long (seed 101462) and by an evaluation: each look
+    of them counted as if it stood alone."""
+    _, job = calm_job(seed)
+    found = [f for _, detected in detect(Config(), play(job, 45, seed)) for f in detected.findings]
+    assert not [finding for finding in found if (finding.detector, finding.stage) == ("slow", "confirmed")]
