@@ -329,12 +329,15 @@ def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> tuple[dict[
         error = max(unsure for _, unsure in measured.values())
         exact = {rank: float(offset) for rank, (offset, _) in measured.items()}
         none = {rank: 0.0 if abs(offset) <= lag else offset for rank, offset in exact.items()}
+        # Within the watchdogs' lag most looks may agree on the distance of one's own phase; a constant is there always.
+        constant = not error and all(
+            len(set(peer.offsets)) == 1 for peer in peers if none[peer.rank] != exact[peer.rank]
+        )
         mine = {peer.rank: sample_of[peer.rank] for peer in peers}
         by_none = _ahead_by(mine, none, 0.5 + lag / 2, per_ns, 0.0)
         by_exact = _ahead_by(mine, exact, 0.5 + error + lag / 2, per_ns, _ERRORS * error)
         for rank in mine:
-            # Where most looks agree on the distance, it is that.
-            probably[rank] = by_none[rank] if error else by_exact[rank]
+            probably[rank] = by_exact[rank] if constant else by_none[rank]
             surely[rank] = by_none[rank] and by_exact[rank]
     return probably, surely
 

@@ -106,6 +106,18 @@ def test_a_constant_distance_of_counts_is_no_lag() -> None:
     assert not found(run(shots), "slow")
 
 
+def test_who_sees_completion_first_is_not_the_last_to_enqueue() -> None:
+    """Steps shorter than the watchdog's look, each rank last in its turn; rank 0's watchdog looks just before the hook
+    does, so that its count is one ahead in most looks."""
+    shots = []
+    for second in range(10, 200):
+        last, steps = second % 4, 20 * second
+        enqueued = [steps - (rank == last) for rank in range(4)]
+        completed = [steps - 1 if rank == 0 and second % 5 else steps - 2 for rank in range(4)]
+        shots.append(node(second, enqueued, completed, steps))
+    assert not [finding for _, finding in found(run(shots), "slow") if finding.stage == "confirmed"]
+
+
 def test_one_long_step_is_one_observation_however_many_ticks_see_it() -> None:
     """Rank 0 comes last in a single step of two minutes."""
     shots = [node(second, [10, 11, 11, 11], [10] * 4, 10) for second in range(10, 130)]
