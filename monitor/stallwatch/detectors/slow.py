@@ -12,7 +12,7 @@ from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
 from stallwatch.detectors.seldom import is_seldom
 from stallwatch.detectors.shares import Shares, shares_of
-from stallwatch.detectors.slow_cost import slow_cost
+from stallwatch.detectors.slow_cost import since_when, slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -29,7 +29,7 @@ from stallwatch.detectors.waiting import (
     was_so,
     who_waits_least,
 )
-from stallwatch.detectors.wandering import is_usual
+from stallwatch.detectors.wandering import is_new, is_usual
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
@@ -44,6 +44,11 @@ _SEARCHED = 0.65
 _LEFT = 0.34
 _SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
 _LASTS_NS = 20 * SECOND_NS
+# … or less, when it has cost as much as +30 % does in that time, and the job was seen without it for several times as
+# long: what comes by design has come before.
+_COSTS_NS = 5 * SECOND_NS
+_SOON_NS = 8 * SECOND_NS
+_WHILES = 3
 _GOES_ON = 0.5  # of the difference, in the last seconds
 _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
@@ -182,13 +187,16 @@ class SlowDetector:
         for members in peers_of(looks.members):
             if len(members) < 2:
                 continue
-            for surely, columns in zip(ways, by_way, strict=True):
-                peers = Peers([(m.rank, columns[m.rank, m.pid]) for m in members])
-                for window in windows:
-                    before, since_ns = partial(_before, looks, members, window), looks.since_ns(window)
-                    least = who_waits_least(peers, window, self._searched_share, before, since_ns)
-                    if least is not None:
-                        found[window].append(least if surely else msgspec.structs.replace(least, sure=False))
+            each = [Peers([(m.rank, columns[m.rank, m.pid]) for m in members]) for columns in by_way]
+            for window in windows:
+                before, since_ns = partial(_before, looks, members, window), looks.since_ns(window)
+                leasts = [who_waits_least(peers, window, self._searched_share, before, since_ns) for peers in each]
+                # A wrong idea of the counts' distances makes a rank the least whenever another is: it is sure where
+                # every idea shows the same ranks.
+                same = len({least and least.ranks for least in leasts}) == 1
+                last = next((least for least in reversed(leasts) if least is not None), None)
+                if last is not None:
+                    found[window].append(last if same else msgspec.structs.replace(last, sure=False))
         return {
             window: max(leasts, key=lambda least: (least.sure, least.nats), default=None)
             for window, leasts in found.items()
@@ -205,7 +213,7 @@ class SlowDetector:
         if not told and _is_usual(watched.looks, least):
             return None
         since_ns = before.since_ns if before and same else least.since_ns
-        lasts = same and seen.at_ns - since_ns >= _LASTS_NS and _goes_on(watched.looks, least)
+        lasts = same and _has_lasted(watched.looks, least, seen.at_ns - since_ns) and _goes_on(watched.looks, least)
         confirmed = told or (lasts and least.sure and least.nats >= CONFIRM_NATS)
         slowness = slow_cost(watched.looks, _columns(watched.looks, least.ranks, least.looks), least.ranks, alive)
         share = least.peers_share - least.share
@@ -323,6 +331,19 @@ def _is_from_start(watched: _Watched, least: Least) -> bool:
     columns = [(rank, column[:earlier]) for rank, column in looks.columns_of(peers, len(looks.looks))]
     so = was_so(columns, least)
     return looks.count - least.looks < _EARLIER_LOOKS if so is None else so
+
+
+def _has_lasted(looks: Looks, least: Least, lasts_ns: int) -> bool:
+    """Whether it is a state of these ranks: by its time, or, of one that began, by what it has cost."""
+    if lasts_ns >= _LASTS_NS:
+        return True
+    less = least.peers_share - least.share
+    if lasts_ns < _SOON_NS or less * lasts_ns < _COSTS_NS:
+        return False
+    columns = looks.columns_of(_peers(looks, least.ranks), len(looks.looks), surely=looks.nccl)
+    since = since_when(differences(columns, least.ranks))
+    before_ns = looks.since_ns(since) - looks.looks[0].at_ns
+    return before_ns >= _WHILES * lasts_ns and is_new([column[:-since] for _, column in columns], since, less)
 
 
 def _goes_on(looks: Looks, least: Least) -> bool:

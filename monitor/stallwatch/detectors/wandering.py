@@ -20,6 +20,7 @@ _LEAST_BLOCKS = 3  # of a rank
 # one draw after another. Nats: five whiles of one of eight ranks, a state of which others had none is news at once.
 _NATS = 10.0
 _AS_LARGE = 0.5
+_AS_BEFORE = 0.35  # of a difference: that is another one
 
 
 def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window: int, difference: float) -> bool:
@@ -32,6 +33,13 @@ def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window
     if difference < _ERRORS * sqrt(variance):
         return True
     return min(_nats(usual, block, window, _AS_LARGE * difference) for block in _BLOCKS) < _NATS
+
+
+def is_new(earlier: Sequence[Column], looks: int, difference: float) -> bool:
+    """Given the columns of peers before a difference that shows for so many looks, return whether none of them has
+    waited less, or more, by nearly as much for as long."""
+    means = [mean for leads in leads_of_looks(earlier) for mean in _means(leads, looks)]
+    return bool(means) and max(map(abs, means)) < _AS_BEFORE * difference
 
 
 def _nats(series: Sequence[Sequence[float]], block: int, window: int, least: float) -> float:

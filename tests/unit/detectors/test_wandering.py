@@ -3,7 +3,7 @@ import random
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.wandering import is_usual
+from stallwatch.detectors.wandering import is_new, is_usual
 from stallwatch.replay.playing import detect
 from tests.replay.stragglers import Design, Job, play, slow_whiles
 
@@ -50,6 +50,23 @@ def test_what_lasts_for_a_quarter_of_a_minute_is_no_slow_rank() -> None:
         "nothing", 2, 0.0, 0, 0.0, design="routed", spread=1.0, rhythm_seconds=15.0, design_seed=200082, jitter=0.1
     )
     assert not confirmed(job, 70, 200082)
+
+
+def test_of_a_rank_that_becomes_slow_in_a_job_that_was_even_it_is_known_at_once_and_of_one_from_the_start_later() -> (
+    None
+):
+    job = Job("sleep", 4, 1.0, 2, 60.0)
+    assert min(confirmed_at(job, 90, 1)) < (75, (2,))
+    assert confirmed_at(job._replace(onset_seconds=0.0), 40, 1)[0][0] >= 20
+
+
+def test_new_is_what_nobody_had_for_as_long() -> None:
+    even = [((4, 2),) * 60 for _ in range(4)]
+    had = [(((4, 2),) * 20 + ((4, of_ten),) * 10 + ((4, 2),) * 30) for of_ten in (2, 0, 2, 2)]
+    assert is_new(even, 10, 0.5)
+    assert not is_new(had, 10, 0.5)
+    assert is_new(had, 10, 2.0), "much larger than that"
+    assert not is_new([column[:9] for column in even], 10, 0.5), "nothing is known of so long"
 
 
 def test_a_slow_rank_by_chance_is_told_apart_from_one_that_has_its_turn() -> None:
