@@ -3,6 +3,8 @@
 The daemon's child answers it over a real place; tests over one in memory.
 """
 
+import time
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -69,17 +71,18 @@ _STEPS: dict[str, Step] = {step: step for step in get_args(Step)}
 _FLEET = ""  # what is told, and the job's verdict, any node of the fleet may write
 
 
-def exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
-    """Do what is wished, in the order in which it is safe: what was told is noted before anything else."""
+def exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[], int] = time.time_ns) -> Seen:
+    """Do what is wished, in the order in which it is safe: what was told is noted before anything else. `wall_ns`: this
+    node's clock."""
     try:
-        return _exchange(place, secret, wish)
+        return _exchange(place, secret, wish, wall_ns)
     except Broken as error:
         return Seen(problem=f"what this node has to say cannot be put: {error}")
     except StallwatchError as error:
         return Seen(problem=str(error), advice=error.help)
 
 
-def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
+def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[], int]) -> Seen:
     key = Key(wish.job, wish.ordinal or _joined(place, wish))
     if wish.leaves:
         place.leave(key, wish.node)
@@ -90,7 +93,7 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
         told_noted = place.mark(key, wish.generation, "told", data)
     generation = wish.generation if wish.generation and place.renew(key, wish.node, wish.generation) else 0
     if wish.summary:
-        place.put(key, wish.node, seal(wish.summary, secret, "summary", key, wish.node))
+        place.put(key, wish.node, seal(_dated(wish.summary, wall_ns()), secret, "summary", key, wish.node))
     if wish.claims and not generation:
         generation = place.claim(key, wish.node)
         if generation:
@@ -118,6 +121,18 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish) -> Seen:
         report_noted=report_noted,
         caveat=caveat,
     )
+
+
+_WORD = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+
+def _dated(word: bytes, wall_ns: int) -> bytes:
+    """A node_word.NodeWord that says when it was put: with the place's own time of that, clocks that are apart are told
+    from dumps that are old (clocks). What that is made of stays out of the child that talks."""
+    try:
+        return msgspec.msgpack.encode({**_WORD.decode(word), "put_wall_ns": wall_ns})
+    except NOT_JSON:
+        return word
 
 
 def _joined(place: MeetingPlace, wish: Wish) -> int:

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from stallwatch.fleet.clocks import aligned
 from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.pace import PaceVerdict, believed_paces, judge_pace
 from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
@@ -41,7 +42,9 @@ def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerd
             for rank in pace.ranks
         }
 
-    return judge_job(believed(place.summaries(question.key), secret, question.key), question.world_size, homes)
+    before = place.ages(question.key)
+    words = believed(place.summaries(question.key), secret, question.key)
+    return judge_job(aligned(words, before, place.ages(question.key)), question.world_size, homes)
 
 
 def main() -> int:

@@ -27,6 +27,7 @@ class NodeWord(msgspec.Struct, frozen=True, omit_defaults=True):
     complete: bool = False  # no further look there could add anything
     captured_at: str = ""  # ISO 8601
     tool_version: str = ""
+    put_wall_ns: int = 0  # of its own clock, when it was put (exchange); 0: not said
 
 
 class Believed(NamedTuple):
