@@ -16,6 +16,10 @@ _LONGEST_PREFIX: Final = 120
 # shorter than a terminal, or longer, is no such text.
 _WIDTHS: Final = range(60, 400)
 _FEWEST_CUT: Final = 3
+_FEWEST_ENDS: Final = 2
+_WIDEST_MAIL: Final = 100
+_WORD: Final = 16  # no longer is the word that a mail writes into the next line
+_OF_A_RULE: Final = 3  # different characters, at most, of a line that only separates
 _MOST_CUT: Final = 40  # lines of a terminal that one line takes
 # What ends so is whole, though many of one job's lines may be as long.
 _WHOLE: Final = re.compile(r"(?:before timing out\.|last completed (?:NCCL )?work: -?\d+\.?|[\"}\]])\r?$")
@@ -50,6 +54,18 @@ def _width(lines: Sequence[str]) -> int | None:
 
 def _is_cut(line: str, width: int) -> bool:
     return len(line.rstrip("\r")) == width and not _WHOLE.search(line)
+
+
+def cut_lines(lines: Sequence[str]) -> frozenset[int]:
+    """Given the lines of a log, return the numbers of those that somebody's terminal, mail or table may have cut: of
+    the greatest length, with others, or nearly so in a text of a mail's width."""
+    lengths = [len(line.rstrip("\r")) for line in lines]
+    width = max(lengths, default=0)
+    if width not in _WIDTHS:
+        return frozenset()
+    least = width - _WORD if width <= _WIDEST_MAIL else width
+    ends = [at for at, length in enumerate(lengths) if length >= least and len(set(lines[at])) > _OF_A_RULE]
+    return frozenset(at + 1 for at in ends) if len(ends) >= _FEWEST_ENDS else frozenset()
 
 
 def uncut(lines: Sequence[str]) -> Sequence[str]:

@@ -12,7 +12,7 @@ from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_launcher import Summary, exit_of
-from stallwatch.formats.log_lines import MAXIMUM_LINE, uncut, whole_lines
+from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, uncut, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import Owners
 from stallwatch.formats.log_pattern import Pattern
@@ -116,6 +116,9 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     events = reading.ended()
     if lines and lines[-1] and data.endswith(lines[-1][-_LONGEST_MATCH:].encode("utf-8", "surrogateescape")):
         events = [replace(event, cut=True) if event.line == len(lines) else event for event in events]
+    if any(event.exception for event in events):
+        ends = cut_lines(lines)
+        events = [replace(event, cut=True) if event.exception and event.line in ends else event for event in events]
     if not reading.kernel.events and all(event.kind in _NEWS for event in events):
         ended = max((event.line for event in events if event.kind == "clean_end"), default=0)
         events += _error_like(lines, ended) or ([] if ended else _last_lines(lines))

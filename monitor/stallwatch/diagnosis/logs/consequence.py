@@ -94,11 +94,17 @@ _DIFFER: Final = re.compile(
     r"|gradients are inconsistent between workers|workers have fallen out of sync"
 )
 _NOT_WHICH: Final = "it says that ranks differ, and not which of them is wrong"
-# So begin the texts of these, of RuntimeErrors.
+# So begin the texts of these, of RuntimeErrors, and of what an exception of any type tells of other ranks.
 _BEGINNINGS: Final = (
     "[", "nccl", "connection ", "broken pipe", "socket timeout", "timed out", "wait timeout", "rank ", "ranks ",
     "watchdog caught", "recvvalue", "the client socket", "detected mismatch", "connect()", "application timeout",
+    "horovod has been", "ddp expects same model", "disagreement between rank", "innerrunopapi:",
 )  # fmt: skip
+_OF_ANY_TYPE: Final = (
+    "unable to unpickle data from other",
+    "fatal error: gradients are",
+    "parameter hashes not matching",
+)
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Group|Warning|StopIteration)$")
 # Types of exceptions that wrap, or pass on, the exception of another process.
 _WRAPPERS: Final = frozenset({
@@ -267,10 +273,11 @@ def _of_exception(event: LogEvent) -> Meaning:
 
 def _may_tell_of_others(of_type: str, message: str) -> bool:
     """Whether an exception of which the log lacks the rest may be one of those that others' ends raise."""
-    if not _NAMED.search(of_type) or of_type.startswith("Dist"):
-        return True
     low = message.lower()
-    return of_type == "RuntimeError" and any(low.startswith(words[: len(low)]) for words in _BEGINNINGS)
+    if not _NAMED.search(of_type) or of_type.startswith("Dist") or (of_type == "Exception" and not low):
+        return True
+    begins = (*(_OF_ANY_TYPE if low else ()), *(_BEGINNINGS if of_type == "RuntimeError" else ()))
+    return any(low.startswith(words[: len(low)]) for words in begins)
 
 
 def _xid_follows(event: LogEvent) -> str:

@@ -4,6 +4,7 @@ is not always the cause."""
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from stallwatch.diagnosis.logs.cleared_away import announced, is_one_of_several, was_ended_after_a_root
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
     RANK_WENT_ON,
@@ -74,7 +75,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
         for event, kind in merged(events)
         if not means_nothing(event)
     ]
-    told = _later_failures(_ends(_owned(_survived(_announced(_retries(_chained(read), events))))))
+    told = _later_failures(_ends(_owned(_survived(announced(_retries(_chained(read), events))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -169,40 +170,6 @@ def _met_later(one: LoggedFailure, told: Sequence[LoggedFailure], events: Sequen
     return any(_is_before(event, other.event) for event in tries for other in failures)
 
 
-def _announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
-    """Whom a launcher said that it would end did not end by itself."""
-    ended = {(one.event.source, one.event.pid) for one in told if one.kind == "terminated"}
-    killing: dict[str, int] = {}  # the line from which on a launcher ends all
-    failed: dict[str, int] = {}
-    for one in told:
-        event = one.event
-        if one.kind in ("killing", "cancelled"):
-            killing[event.source] = min(event.line, killing.get(event.source, event.line))
-        elif one.kind == "process_failed" and event.exit_signal not in (_SIGKILL, _SIGTERM):
-            failed[event.source] = min(event.line, failed.get(event.source, event.line))
-    listed = [one.event for one in told if "RUNNING AT" in one.event.text]
-    out = []
-    for one in told:
-        event = one.event
-        if one.kind in _ENDS and not one.consequence and event.exit_signal in (_SIGKILL, _SIGTERM):
-            before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
-            if (event.source, event.pid) in ended or before < event.line:
-                one = one._replace(consequence="the launcher ended it")
-        if event in listed and not one.consequence and _is_cleared_away(event, listed):
-            one = one._replace(consequence="mpirun ends all that are left when one has ended")
-        out.append(one)
-    return out
-
-
-def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
-    """Hydra kills whoever is left, and lists them all by rank: the one that ended otherwise had ended by itself; of
-    several killed ones, or where a line is lost, nothing tells which."""
-    if event.exit_code is not None or event.exit_signal not in (None, _SIGKILL, _SIGTERM):
-        return False
-    others = [other for other in listed if other.source == event.source and other.line != event.line]
-    return any(other.exit_code is not None or other.exit_signal != _SIGTERM for other in others)
-
-
 def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """An exception did not end a rank that later waited in a collective, or lost its peer, by its own word."""
     went_on: dict[tuple[str, int], int] = {}
@@ -288,9 +255,11 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
             return "it ended itself after it had waited in vain"
         if event.exit_signal is None and any(is_of(other, end) for other in raised):
             return "its own exception says why it left"
+        if event.exit_signal == _SIGKILL and not event.first and was_ended_after_a_root(end, ends, raised):
+            return "the launcher's first had raised an exception of its own, and the others were ended then"
         if any(_is_before(other.event, event) for other in waited):
             return "ranks had waited in vain before it ended"
-        if event.first and event.exit_signal in (_SIGABRT, _SIGTERM) and _is_one_of_several(end, ends):
+        if event.first and event.exit_signal in (_SIGABRT, _SIGTERM) and is_one_of_several(end, ends):
             return "others ended by the same signal, and nothing tells whose end was the first by itself"
         return ""
 
@@ -303,16 +272,6 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
             why = "the first that the launcher saw had waited in vain"
         out.append(one._replace(consequence=why) if why and not one.consequence else one)
     return out
-
-
-def _is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:
-    event = end.event
-    return any(
-        other.rank != end.rank
-        and (other.event.source, other.event.exit_signal) == (event.source, event.exit_signal)
-        and other.kind == end.kind
-        for other in ends
-    )
 
 
 def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:

@@ -1,8 +1,22 @@
 """Texts that lost a part, as people paste them and as a full disk leaves them: what is lost accuses nobody."""
 
+import textwrap
+
 import pytest
 
-from tests.builders.texts import ABORTED, AGENT, PEER_LOST, RAISED, header, ranked, timed_out, told, verdict
+from tests.builders.texts import (
+    ABORTED,
+    AGENT,
+    KILL,
+    PEER_LOST,
+    RAISED,
+    SUMMARY,
+    header,
+    ranked,
+    timed_out,
+    told,
+    verdict,
+)
 
 LOST = PEER_LOST.splitlines()[-1]
 
@@ -62,3 +76,43 @@ def test_what_was_raised_in_handling_an_exception_that_is_lost_is_no_cause() -> 
     assert told(whole)[1] == ()
     assert told(whole[whole.index("[rank1]: During") :])[1] == ()
     assert told(ranked(RAISED + between + second, 1)) == ("rank_raised", (1,))
+
+
+_DIFFER = (
+    "RuntimeError: DDP expects same model across all ranks, but Rank 2 has 161 params, while rank 0 has 163 params."
+)
+
+
+@pytest.mark.parametrize("width", [66, 72, 80, 96])
+def test_an_exception_that_a_terminal_or_a_table_cut_may_tell_of_another(width: int) -> None:
+    log = ranked(RAISED.replace("ValueError: shard 17 is empty", _DIFFER), 2) + "step 8 | loss 2.1\n"
+    wrapped = "".join(line[at : at + width] + "\n" for line in log.splitlines() for at in range(0, len(line), width))
+    assert told(wrapped)[1] == ()
+    assert told("".join(line[:width] + "\n" for line in log.splitlines()))[1] == ()
+
+
+def test_an_exception_that_a_mail_broke_between_words_may_tell_of_another() -> None:
+    log = ranked(RAISED.replace("ValueError: shard 17 is empty", _DIFFER), 2)
+    assert told("".join(wrap + "\n" for line in log.splitlines() for wrap in textwrap.wrap(line, 72)))[1] == ()
+
+
+@pytest.mark.parametrize("kept", [1, 3, 10, 20])
+def test_of_what_differs_a_beginning_is_enough(kept: int) -> None:
+    text = "AssertionError: Parameter hashes not matching across DP replicas"
+    log = ranked(RAISED.replace("ValueError: shard 17 is empty", text), 1)
+    assert told(log[: log.rindex("Parameter") + kept])[1] == ()
+
+
+def test_a_rank_that_torchrun_killed_did_so_though_the_lines_that_say_it_are_cut() -> None:
+    """It lists whom it ended beside the first that failed, where the exception of that one is its own."""
+    killed = SUMMARY.format(rank=1, code=1, pid=5001, traceback="To enable traceback see: https://x").replace(
+        "  <NO_OTHER_FAILURES>\n",
+        "".join(
+            f"[{place}]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n  rank      : {rank} "
+            f"(local_rank: {rank})\n  exitcode  : {code} (pid: {5000 + rank})\n  error_file: <N/A>\n  traceback : Signal\n"
+            for place, (rank, code) in enumerate(((0, -9), (2, -15)), 1)
+        ),
+    )
+    assert told(ranked(RAISED, 1) + KILL + killed)[1] == (1,)
+    assert told(ranked(RAISED, 1) + killed)[1] == (1,)
+    assert told(killed)[1] == (0,)

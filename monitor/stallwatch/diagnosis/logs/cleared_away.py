@@ -1,0 +1,65 @@
+"""Whom a launcher ended: by its own word, by what it lists, by how others of its ranks had ended."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.model.evidence import LogEvent
+
+_ENDS: Final = ("launcher_failure", "process_failed")
+_SIGKILL, _SIGTERM = 9, 15
+
+
+def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
+    """Whom a launcher said that it would end did not end by itself."""
+    ended = {(one.event.source, one.event.pid) for one in told if one.kind == "terminated"}
+    killing: dict[str, int] = {}  # the line from which on a launcher ends all
+    failed: dict[str, int] = {}
+    for one in told:
+        event = one.event
+        if one.kind in ("killing", "cancelled"):
+            killing[event.source] = min(event.line, killing.get(event.source, event.line))
+        elif one.kind == "process_failed" and event.exit_signal not in (_SIGKILL, _SIGTERM):
+            failed[event.source] = min(event.line, failed.get(event.source, event.line))
+    listed = [one.event for one in told if "RUNNING AT" in one.event.text]
+    out = []
+    for one in told:
+        event = one.event
+        if one.kind in _ENDS and not one.consequence and event.exit_signal in (_SIGKILL, _SIGTERM):
+            before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
+            if (event.source, event.pid) in ended or before < event.line:
+                one = one._replace(consequence="the launcher ended it")
+        if event in listed and not one.consequence and _is_cleared_away(event, listed):
+            one = one._replace(consequence="mpirun ends all that are left when one has ended")
+        out.append(one)
+    return out
+
+
+def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
+    """Hydra kills whoever is left, and lists them all by rank: the one that ended otherwise had ended by itself; of
+    several killed ones, or where a line is lost, nothing tells which."""
+    if event.exit_code is not None or event.exit_signal not in (None, _SIGKILL, _SIGTERM):
+        return False
+    others = [other for other in listed if other.source == event.source and other.line != event.line]
+    return any(other.exit_code is not None or other.exit_signal != _SIGTERM for other in others)
+
+
+def was_ended_after_a_root(end: LoggedFailure, ends: Iterable[LoggedFailure], raised: Iterable[LoggedFailure]) -> bool:
+    """Whether torchrun's table, in which a killed rank is not the first, lists whom it ended: it kills by SIGKILL who
+    does not heed SIGTERM."""
+    listed = [other for other in ends if (other.event.source, other.kind) == (end.event.source, "launcher_failure")]
+    roots = {other.rank for other in listed if other.event.first}
+    return any(other.event.exit_signal == _SIGTERM for other in listed) and any(
+        one.rank in roots and not one.consequence for one in raised
+    )
+
+
+def is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:
+    """Whether this launcher saw another rank end by the same signal."""
+    event = end.event
+    return any(
+        other.rank != end.rank
+        and (other.event.source, other.event.exit_signal) == (event.source, event.exit_signal)
+        and other.kind == end.kind
+        for other in ends
+    )
