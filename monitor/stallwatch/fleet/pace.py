@@ -38,6 +38,7 @@ _QUIET: Final = 3  # judgements without it, until it is over
 _COUNTS: Final = 1_000_000  # a role's counts by step, as counts
 _MOST_SLOW: Final = 64  # ranks that are named together: some nodes; more than that are the job's own design
 _MOST_RANKS: Final = 1024  # of one node
+_LARGEST: Final = 1e9  # of seconds, and of calls, a step
 
 
 class PaceVerdict(msgspec.Struct, frozen=True):
@@ -81,7 +82,12 @@ def _is_whole(pace: NodePace) -> bool:
     lengths = {len(pace.ticks), *(len(rank.waited) for rank in pace.ranks)}
     is_power = 0 < pace.steps <= 1 << 20 and pace.steps & (pace.steps - 1) == 0
     few = len(pace.ranks) <= _MOST_RANKS and len(pace.ticks) <= _WINDOWS[0]
-    return len(lengths) == 1 and is_power and pace.first >= 0 and few and min(pace.ticks, default=0) >= 0
+    if not (len(lengths) == 1 and is_power and pace.first >= 0 and few and min(pace.ticks, default=0) >= 0):
+        return False
+    counts = [count for rank in pace.ranks for count in rank.role]
+    within = all(0 <= waited <= most for one in pace.ranks for waited, most in zip(one.waited, pace.ticks, strict=True))
+    numbers = all(0 <= number < _LARGEST for number in (pace.step_seconds, *counts))  # NaN is neither
+    return within and numbers and all(rank.rank >= 0 for rank in pace.ranks)
 
 
 def judge_pace(paces: Mapping[str, NodePace], minimum_share: float, before: PaceVerdict) -> PaceVerdict:

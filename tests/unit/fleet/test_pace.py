@@ -109,3 +109,24 @@ def test_only_what_is_signed_and_whole_is_compared_and_no_rank_of_two_nodes() ->
         KEY,
     )  # fmt: skip
     assert {node: [rank.rank for rank in one.ranks] for node, one in found.items()} == {"a": [0], "b": [2]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step_seconds": float("nan")},
+        {"step_seconds": -1.0},
+        {"ranks": (RankPace(7, (float("inf"),), (10,) * 64),)},
+        {"ranks": (RankPace(7, (1.0,), (21,) * 64),)},
+        {"ranks": (RankPace(7, (1.0,), (-1,) * 64),)},
+        {"ranks": (RankPace(-7, (1.0,), (10,) * 64),)},
+    ],
+)
+def test_a_pace_that_cannot_be_costs_its_node_alone(change: dict[str, object]) -> None:
+    broken = msgspec.structs.replace(pace(7), **change)
+    each = {f"n{rank}": pace(rank) for rank in range(6)} | {"odd": broken}
+    found = believed_paces(
+        {node: seal(encode_pace(one), SECRET, "pace", KEY, node) for node, one in each.items()}, SECRET, KEY
+    )
+    assert set(found) == {f"n{rank}" for rank in range(6)}
+    assert judge_pace(found, SHARE, PaceVerdict()).ranks == ()
