@@ -84,7 +84,7 @@ def _is_whole(pace: NodePace) -> bool:
     few = len(pace.ranks) <= _MOST_RANKS and len(pace.ticks) <= _WINDOWS[0]
     if not (len(lengths) == 1 and is_power and pace.first >= 0 and few and min(pace.ticks, default=0) >= 0):
         return False
-    counts = [count for rank in pace.ranks for count in rank.role]
+    counts = [abs(count) for rank in pace.ranks for count in rank.role]  # of a group that is new torch says -1
     within = all(0 <= waited <= most for one in pace.ranks for waited, most in zip(one.waited, pace.ticks, strict=True))
     numbers = all(0 <= number < _LARGEST for number in (pace.step_seconds, *counts))  # NaN is neither
     return within and numbers and all(rank.rank >= 0 for rank in pace.ranks)

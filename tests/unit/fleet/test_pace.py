@@ -130,3 +130,8 @@ def test_a_pace_that_cannot_be_costs_its_node_alone(change: dict[str, object]) -
     )
     assert set(found) == {f"n{rank}" for rank in range(6)}
     assert judge_pace(found, SHARE, PaceVerdict()).ranks == ()
+
+
+def test_a_group_that_has_completed_nothing_yet_is_no_rubbish() -> None:
+    new = msgspec.structs.replace(pace(7), ranks=(RankPace(7, (-0.01, 1.0), (10,) * 64),))
+    assert set(believed_paces({"n": seal(encode_pace(new), SECRET, "pace", KEY, "n")}, SECRET, KEY)) == {"n"}
