@@ -5,7 +5,7 @@ from typing import ClassVar
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.environment.known_variables import BUFFER_SIZES, RECORDER_ON, catalogue
-from stallwatch.doctor.environment.values import complaint, is_left_on
+from stallwatch.doctor.environment.values import complaint, is_left_on, is_marred
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.doctor.version_numbers import in_range, parse_version
 from stallwatch.model.reading import Known
@@ -84,7 +84,7 @@ class NotReadByThisVersion:
                 names = catalogue().names_set(name, environment.values)
                 if len(names) > 1 and len({environment.values[one] for one in names}) == 1:
                     continue  # the old name says the same: right for versions on both sides of the change
-                if is_left_on(variable, value) or complaint(variable, value):
+                if is_marred(value) or is_left_on(variable, value) or complaint(variable, value):
                     continue  # told as that, with `unset`
                 if not parse_version(have):
                     unknown[variable.owner] = name

@@ -39,6 +39,13 @@ def _calls_it(variable: Variable) -> str:
 
 # A text in quotes or with a carriage return is wrong_syntax's to tell.
 _MARRED = re.compile(r"""^["'].*["']$|\r""", re.DOTALL)
+
+
+def is_marred(value: str) -> bool:
+    """Whether a value stands in quotes or holds a carriage return, as a file made it."""
+    return bool(_MARRED.search(value))
+
+
 # NCCL's functions before ":" in NCCL_ALGO and NCCL_PROTO since 2.24.
 _FUNCTION = re.compile(r"^\s*\w+\s*:")
 # Environments in which a network plugin of a cloud, or SHARP, is at work.
@@ -135,7 +142,7 @@ class OutOfRange:
                 source=variable.source,
             )
             for environment, variable, value in _real(surroundings)
-            if not _MARRED.search(environment.values[variable.name]) and (problem := complaint(variable, value))
+            if not is_marred(environment.values[variable.name]) and (problem := complaint(variable, value))
         )
 
 
@@ -164,7 +171,7 @@ class DebugLeftOn:
                 source=variable.source,
             )
             for environment, variable, value in _real(surroundings)
-            if not _MARRED.search(environment.values[variable.name])
+            if not is_marred(environment.values[variable.name])
             and is_left_on(variable, value)
             and not complaint(variable, value)
             and (has_infiniband or not variable.needs_infiniband)

@@ -1,5 +1,6 @@
 import pytest
 
+from stallwatch.doctor.environment.by_version import NotReadByThisVersion
 from stallwatch.doctor.environment.known_variables import catalogue
 from stallwatch.doctor.environment.variable_names import (
     InventedVariables,
@@ -12,7 +13,7 @@ from tests.unit.doctor.fakes import SHELL, FakeTraining, Node, one, training
 
 def test_a_renamed_variable_gets_its_new_name_and_keeps_its_value(node: Node) -> None:
     found = one(RenamedVariables().look(node.around({"NCCL_DESYNC_DEBUG": "0"})))
-    assert (found.severity, found.subject) == ("warning", SHELL)
+    assert (found.severity, found.subject) == ("info", SHELL)
     assert found.remedy == "unset NCCL_DESYNC_DEBUG; export TORCH_NCCL_DESYNC_DEBUG=0"
 
 
@@ -32,8 +33,32 @@ def test_a_name_that_the_installed_version_does_not_know_yet_is_not_asked_for(no
     assert one(RenamedVariables().look(node.around(old, training=FakeTraining(training("2.8.0"))))).severity == "info"
 
 
-def test_an_old_name_that_is_still_read_is_no_warning(node: Node) -> None:
-    assert one(RenamedVariables().look(node.around({"NCCL_MIN_NRINGS": "4"}))).severity == "info"
+@pytest.mark.parametrize(
+    ("name", "value"), [("NCCL_MIN_NRINGS", "4"), ("NCCL_DESYNC_DEBUG", "0"), ("NCCL_ENABLE_TIMING", "1")]
+)
+def test_an_old_name_that_is_still_read_is_no_warning(node: Node, name: str, value: str) -> None:
+    """PyTorch's: the second name in the lists of ProcessGroupNCCL.hpp, up to 2.14.1."""
+    assert one(RenamedVariables().look(node.around({name: value}))).severity == "info"
+
+
+def test_an_old_name_that_is_read_no_more_is_a_warning(node: Node) -> None:
+    assert one(RenamedVariables().look(node.around({"NCCL_USE_COMM_NONBLOCKING": "0"}))).severity == "warning"
+
+
+@pytest.mark.parametrize("name", ["TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_FR_DUMP_ON_TIMEOUT"])
+def test_names_of_the_release_after_are_said_to_be_too_new_for_the_one_before(node: Node, name: str) -> None:
+    told = NotReadByThisVersion().look(node.around({name: "1"}, training=FakeTraining(training("2.14.1"))))
+    assert "read since PyTorch 2.15" in one(told).seen
+    assert NotReadByThisVersion().look(node.around({name: "1"}, training=FakeTraining(training("2.15.0")))) == ()
+
+
+def test_names_that_came_with_torch_2_14_and_nccl_2_30_are_known(node: Node) -> None:
+    values = {
+        "TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P": "1",
+        "NCCL_PARAM_DUMP_ALL": "1",
+        "NCCL_EP_HOME": "/opt/ep",
+    }
+    assert UnknownVariables().look(node.around(values)) == ()
 
 
 def test_both_names_with_one_value_are_silent_as_our_hook_sets_them(node: Node) -> None:
