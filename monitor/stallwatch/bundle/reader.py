@@ -155,5 +155,6 @@ def _unusable(paths: Sequence[Path], files: int, caveats: Sequence[str]) -> Unus
     more = f"; and {len(caveats) - _NAMED_PROBLEMS} more" if len(caveats) > _NAMED_PROBLEMS else ""
     return UnusableInput(
         f"nothing about any rank could be read in {where}: {tried}" + (f" ({named}{more})" if named else ""),
-        "Give an incident bundle, a folder of flight recorder dumps (<prefix><rank>), dumps, or the training log.",
+        "Give an incident's folder (the last line of `stallwatch incidents ID` names it), a folder of flight recorder "
+        "dumps (<prefix><rank>), dumps, or the training log.",
     )

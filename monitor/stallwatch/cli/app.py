@@ -1,5 +1,6 @@
 """The command line: one file per subcommand, imported when it is used; one place decides the exit code."""
 
+import difflib
 import importlib
 import os
 import sys
@@ -41,6 +42,19 @@ class LazyGroup(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's own; a word that is no command is answered with the commands that it may have meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=2, cutoff=0.6)
+            if not near:
+                raise
+            meant = f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?"
+            raise click.UsageError(meant, ctx) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

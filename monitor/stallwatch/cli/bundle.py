@@ -23,7 +23,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("bundle", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--scrub", is_flag=True, help="Leave no path, host, user, token, argument or source line in it.")
 def export(bundle: Path, file: Path, scrub: bool) -> None:
@@ -32,6 +32,9 @@ def export(bundle: Path, file: Path, scrub: bool) -> None:
     Names become others, each the same wherever it stood; lines of code go. Before anything is written the result is
     judged: its verdict must be the same, and no name of the original may be found in it.
     """
+    if not bundle.is_dir():
+        what = "it is no folder" if bundle.exists() else "there is nothing of that name"
+        raise UsageError(f"{bundle}: {what}", "The last line of `stallwatch incidents ID` names an incident's folder.")
     files = {str(path.relative_to(bundle)): path.read_bytes() for path in _files(bundle)}
     if not files:
         raise UsageError(f"{bundle} holds no files", "The last line of `stallwatch incidents ID` names the folder.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import click
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -46,10 +47,16 @@ def command(client: Client, as_json: bool, words: tuple[str, ...], limit: int) -
     if as_json:
         echo_json(incidents)
     else:
-        show(list_view(incidents))
         standing = [one for one in incidents.incidents if not one.is_over]
         if len(standing) == 1 and console().is_terminal:  # who looks, looks for that one
-            show(Group(Text(), incident_view(client.incident(standing[0].incident_id))))
+            past = msgspec.structs.replace(
+                incidents, incidents=tuple(one for one in incidents.incidents if one not in standing)
+            )
+            show(incident_view(client.incident(standing[0].incident_id)))
+            if past.incidents:
+                show(Group(Text("\nbefore", style="bold"), list_view(past)))
+        else:
+            show(list_view(incidents))
     if incidents.problem:
         click.echo(f"stallwatch: {safe(incidents.problem)}", err=True)
 

@@ -102,4 +102,4 @@ def test_unusable_input_is_65_and_says_what_to_give(capsys: pytest.CaptureFixtur
     assert run(["analyze", str(tmp_path / "absent")]) == 65
     error = capsys.readouterr().err
     assert "absent" in error
-    assert "Give an incident bundle" in error
+    assert "Give an incident's folder" in error

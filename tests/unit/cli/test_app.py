@@ -90,3 +90,11 @@ def test_with_the_hook_alone_the_command_says_what_to_install() -> None:
     assert done.returncode == 69
     assert "pip install '.[daemon]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("word", "said"), [("incident", "Did you mean 'incidents'"), ("xyzzy", "No such command")])
+def test_a_word_that_is_no_command_is_answered_with_what_may_be_meant(
+    word: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run([word]) == 64
+    assert said in capsys.readouterr().err

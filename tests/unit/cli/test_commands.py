@@ -293,6 +293,24 @@ def test_top_streams_documents_and_refuses_to_draw_into_a_pipe(address: Served, 
     assert run(["top"]) == 64
 
 
+def test_in_a_terminal_the_only_open_incident_is_told_once_in_full_and_what_was_before_below(
+    address: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert run(["incidents"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count(incident().verdict.summary) == 1  # type: ignore[union-attr]
+    assert shown.index("llama-7b-1") < shown.index("history") < shown.index("before") < shown.index("llama-7b-0")
+
+
+def test_who_gives_the_name_of_an_incident_for_its_folder_is_told_where_it_is(capsys: Capture, tmp_path: Path) -> None:
+    for words in (["bundle", "export", "llama-7b-1", str(tmp_path / "x")], ["analyze", "llama-7b-1"]):
+        assert run(words) in (64, 65)
+        error = capsys.readouterr().err
+        assert "the last line of `stallwatch incidents ID`" in error.replace("The", "the"), words
+
+
 @pytest.mark.parametrize("command", ["status", "incidents", "capture", "notify-test", "top"])
 def test_without_a_daemon_each_says_how_to_start_one(command: str, capsys: Capture) -> None:
     arguments = [command, "--socket", "/nowhere/control.sock"] + (["--json"] if command == "top" else [])

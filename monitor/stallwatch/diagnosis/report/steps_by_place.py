@@ -39,9 +39,10 @@ def _gone(name: str, line: str) -> list[str]:
 
 
 def _beside(activity: RankActivity | None) -> str:
+    """The sentence says where that thread stands."""
     beside = activity.helpers.beside if activity else None
-    at = format_location(beside.frame) if beside else ""
-    return f". Its only other thread is at {at}: if that one holds it, or is to set it, mend its wait" if at else ""
+    named = beside is not None and beside.frame is not None
+    return ". If its only other thread holds it, or is to set it, mend what that one waits for" if named else ""
 
 
 def _stopped(host: str, child: int, line: str) -> list[str]:

@@ -201,7 +201,8 @@ class Culprits:
             f"{'rank' if len(r) == 1 else 'each of ranks'} {rank_ranges(r)} {predicate}" for predicate, r in groups[:2]
         ]
         more = f", {len(groups) - 2} more elsewhere" if len(groups) > 2 else ""
-        return " and ".join(said) + more
+        between = "; " if any(", while " in predicate for predicate, _ in groups[:2]) else " and "
+        return between.join(said) + more
 
     def at(self, lead: str = " ") -> str:
         """ " at train.py:133 in step" of the first culprit whose line is known."""
@@ -295,17 +296,17 @@ class Culprits:
 
 
 def _helpers(helpers: Helpers) -> str:
-    """Where its own threads and children stand on which its wait depends, in brackets; "" where nothing shows."""
-    text = ""
+    """Where its own threads and children stand on which its wait depends: ", while …"; "" where nothing shows."""
+    said = []
     if helpers.awaited and helpers.awaited.frame:
         doing, at = helpers.awaited.detail or "is", format_location(helpers.awaited.frame)
-        text += f" (that thread {doing} at {at})"
+        said.append(f"that thread {doing} at {at}")
     if helpers.beside and helpers.beside.frame:
         doing, at = helpers.beside.detail or "stands", format_location(helpers.beside.frame)
-        text += f" (its only other thread in the job's code {doing} at {at})"
+        said.append(f"its only other thread in the job's code {doing} at {at}")
     if helpers.stopped_child is not None:
-        text += f" (its child process {helpers.stopped_child} is stopped)"
+        said.append(f"its child process {helpers.stopped_child} is stopped")
     elif helpers.child and helpers.child.frame:
         doing, at = helpers.child.detail or "is", format_location(helpers.child.frame)
-        text += f" (its child process {helpers.child.pid} {doing} at {at})"
-    return text
+        said.append(f"its child process {helpers.child.pid} {doing} at {at}")
+    return f", while {' and '.join(said)}" if said else ""

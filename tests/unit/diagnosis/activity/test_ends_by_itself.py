@@ -95,8 +95,9 @@ def test_the_only_other_thread_is_named_where_a_lock_is_waited_for(beside: tuple
     seen = msgspec.structs.replace(seen, stacks=(stacks(thread(waits), *others),))
     told = evidence(*WAITING)
     verdict = judge(msgspec.structs.replace(told, ranks=(*told.ranks, seen))).verdicts[0]
-    assert ("its only other thread" in verdict.summary) is named
-    assert ("train.py:40" in verdict.next_steps[0]) is named
+    assert (", while its only other thread in the job's code " in verdict.summary) is named
+    assert ("train.py:40" in verdict.summary) is named  # said once
+    assert ("If its only other thread holds it" in verdict.next_steps[0]) is named
 
 
 POOLED = ("_WorkItem.run@PY/concurrent/futures/thread.py:58", "_worker@PY/concurrent/futures/thread.py:83", *STARTED)

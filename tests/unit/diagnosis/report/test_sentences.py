@@ -82,7 +82,8 @@ def test_the_worker_that_is_stuck_is_shown() -> None:
         child_pid=801,
         child_frame=Frame("/srv/job/data.py", 5, "read"),
     )
-    assert "(its child process 801 is at /srv/job/data.py:5 in read)" in say(verdict("not_entered", 2), loader)
+    text = say(verdict("not_entered", 2), loader)
+    assert ", while its child process 801 is at /srv/job/data.py:5 in read; ranks" in text
 
 
 def test_the_verdicts_own_place_wins_over_the_activity() -> None:
