@@ -9,6 +9,7 @@ from stallwatch.model.verdict import Verdict
 
 _MOST_CULPRITS = 8
 _STANDS = re.compile(r"; it (?:stands|waits) at ")
+_IS_NOW = re.compile(r" (?:Rank \d+|It) is now (?P<place>at .+)\.\Z")
 _PLACE_ENDS = re.compile(r": |\.?\Z")
 _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
 
@@ -44,7 +45,8 @@ def cost_share(verdict: Verdict) -> str:
 def place(verdict: Verdict) -> str:
     """Where its culprits stand, as short as a phone's lock screen needs it: ", lock at loader.py:23"."""
     frames = {(process.frame.file, process.frame.line) for process in verdict.culprit_processes if process.frame}
-    words: list[str] = [verdict.where if verdict.where and verdict.where != "unknown" else ""]
+    said = verdict.where in ("unknown", None) or verdict.where in verdict.cause  # "collective_mismatch, collective"
+    words: list[str] = [verdict.where if verdict.where and not said else ""]
     if len(frames) == 1:
         ((file, line),) = frames
         words.append(f"at {file.rpartition('/')[2]}:{line}")
@@ -59,11 +61,23 @@ def sentence(incident: Incident) -> str:
 
 
 def advice(verdict: Verdict) -> list[str]:
-    """What to do, in steps; without the place of a rank where the sentence, which stands above them, says it."""
-    return [_without_place(step, verdict.summary) for step in verdict.next_steps]
+    """What to do, in steps; without the place of a rank, and what differs, where the sentence above them says it."""
+    steps = [_without_place(step, verdict.summary) for step in verdict.next_steps]
+    if verdict.mismatch is not None and says_what_differs(verdict):
+        found, expected = re.escape(verdict.mismatch.found), re.escape(verdict.mismatch.expected)
+        steps = [re.sub(rf": [^:]* has {found}, the others {expected}", "", step) for step in steps]
+    return steps
+
+
+def says_what_differs(verdict: Verdict) -> bool:
+    """Whether the sentence names both sides of a mismatch."""
+    differs = verdict.mismatch
+    return differs is not None and differs.expected in verdict.summary and differs.found in verdict.summary
 
 
 def _without_place(step: str, said: str) -> str:
+    if (now := _IS_NOW.search(step)) and now["place"] in said:
+        step = step[: now.start()] + step[now.end() :]
     match = _STANDS.search(step)
     if match is None:
         return step

@@ -16,7 +16,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
-from stallwatch.outputs.headline import advice, headline, safety_words, sentence
+from stallwatch.outputs.headline import advice, headline, safety_words, says_what_differs, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -200,8 +200,10 @@ def _facts(incident: Incident, verdict: Verdict) -> Iterator[str]:
     yield f"`{verdict.cause}`, {verdict.confidence}"
     if verdict.slowness is not None and verdict.slowness.step_seconds:
         cost = verdict.slowness
-        yield f"costs {cost.cost_seconds:.2g} s of each step of {cost.step_seconds:.3g} s"
-    if verdict.mismatch:
+        each, whole = f"{cost.cost_seconds:.2g} s", f"{cost.step_seconds:.3g} s"
+        if not (each in verdict.summary and whole in verdict.summary):
+            yield f"costs {each} of each step of {whole}"
+    if verdict.mismatch and not says_what_differs(verdict):
         sides = _code(verdict.mismatch.expected), _code(verdict.mismatch.found)
         # Without a culprit nothing tells which side is right.
         said = "expected {}, found {}" if verdict.culprits else "some ranks {}, others {}"

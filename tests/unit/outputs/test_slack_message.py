@@ -12,7 +12,7 @@ from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, StackNode
+from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Mismatch, Slowness, StackNode
 from stallwatch.outputs.headline import advice
 from stallwatch.outputs.slack import SlackWords, slack
 from stallwatch.outputs.slack_message import (
@@ -101,11 +101,38 @@ def test_it_says_nothing_twice() -> None:
         ("See `x`; it waits at a.py:4 in f (`x: y()`): look for the thread.", "See `x`; look for the thread."),
         ("See `x`; it stands at b.py:9 in g (`z()`).", "See `x`; it stands at b.py:9 in g (`z()`)."),
         ("See `x`; it waits at a.py:4 in f (`x: y()`) for ranks that have not come.", ""),
+        ("Compare the paths. Rank 2 is now at a.py:4 in f (`x: y()`).", "Compare the paths."),
+        ("Compare the paths. Rank 2 is now at b.py:9 in g (`z()`).", ""),
     ],
 )
 def test_a_step_does_not_repeat_the_place_that_the_sentence_names(step: str, said: str) -> None:
     found = verdict(summary="Rank 2 stands at a.py:4 in f (`x: y()`); ranks 0-1 wait.", next_steps=(step,))
     assert advice(found) == [said or step]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_differs_is_said_once(named: bool) -> None:
+    differs = Mismatch("size", "1048576 elements", "2097152 elements")
+    step = f"Compare the paths up to the call: rank 2 has {differs.found}, the others {differs.expected}."
+    summary = (
+        "Rank 2 entered all_reduce with 2097152 elements where the others have 1048576 elements."
+        if named
+        else "Sizes differ."
+    )
+    found = verdict(
+        cause="collective_mismatch", summary=summary, mismatch=differs, next_steps=(step,), where="collective"
+    )
+    told = incident(report=diagnosis(found))
+    shown = texts(slack_message(told, "told"))
+    assert shown.count("2097152 elements") == (1 if named else 2)
+    assert "mismatch, collective" not in shown
+
+
+def test_what_a_slow_rank_costs_is_said_once() -> None:
+    slow = Slowness(0.06, 0.05, 0.07, 0.26, 41, 11.0)
+    for summary in ("Rank 2 holds the job back: each step takes 0.26 s, 0.06 s longer.", "Rank 2 holds the job back."):
+        found = verdict(cause="slow_rank", summary=summary, slowness=slow)
+        assert texts(slack_message(incident(report=diagnosis(found)), "told")).count("0.06 s") == 1
 
 
 def test_where_no_link_is_possible_it_says_why_and_how_to_see_it() -> None:

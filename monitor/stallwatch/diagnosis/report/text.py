@@ -299,14 +299,19 @@ def _helpers(helpers: Helpers) -> str:
     """Where its own threads and children stand on which its wait depends: ", while …"; "" where nothing shows."""
     said = []
     if helpers.awaited and helpers.awaited.frame:
-        doing, at = helpers.awaited.detail or "is", format_location(helpers.awaited.frame)
+        doing, at = _at_work(helpers.awaited.detail), format_location(helpers.awaited.frame)
         said.append(f"that thread {doing} at {at}")
     if helpers.beside and helpers.beside.frame:
-        doing, at = helpers.beside.detail or "stands", format_location(helpers.beside.frame)
+        doing, at = _at_work(helpers.beside.detail), format_location(helpers.beside.frame)
         said.append(f"its only other thread in the job's code {doing} at {at}")
     if helpers.stopped_child is not None:
         said.append(f"its child process {helpers.stopped_child} is stopped")
     elif helpers.child and helpers.child.frame:
-        doing, at = helpers.child.detail or "is", format_location(helpers.child.frame)
+        doing, at = _at_work(helpers.child.detail), format_location(helpers.child.frame)
         said.append(f"its child process {helpers.child.pid} {doing} at {at}")
     return f", while {' and '.join(said)}" if said else ""
+
+
+def _at_work(detail: str) -> str:
+    """What a helper does; of its own code the line that follows tells more."""
+    return "is" if detail in ("", DOING["user_code"]) else detail
