@@ -20,6 +20,7 @@ from tests.readme import ROOT
 from tests.unit.outputs.reports import FakeControl
 
 SECONDS = 60.0
+FREE = "/of-no-login"
 
 
 class Login(http.server.BaseHTTPRequestHandler):
@@ -27,12 +28,14 @@ class Login(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         _, _, user = self.headers.get("Cookie", "").partition("user=")
+        if self.headers.get("X-Forwarded-Uri") == FREE:  # as with --skip-auth-route
+            user = "root"
         self.send_response(202 if user else 401)
         if user:
             self.send_header("X-Auth-Request-Preferred-Username", user)
         self.end_headers()
         if self.path.startswith("/oauth2/sign_in"):
-            self.wfile.write(b"please log in")
+            self.wfile.write(f"please log in, then {self.headers.get('X-Auth-Request-Redirect')}".encode())
 
     def log_message(self, format: str, *_: object) -> None:
         pass
@@ -90,7 +93,7 @@ def test_people_who_have_logged_in_see_what_is_theirs_over_tls(login: int, tmp_p
         )
         proxy = subprocess.Popen([nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
         try:
-            assert "please log in" in ask(port, "/", "")
+            assert ask(port, "/?ranks", "") == "please log in, then /?ranks"
             assert "stallwatch" in ask(port, "/", STRANGER)
             ranks = ask(port, "/api/v1/ranks", STRANGER)
             assert '"ours"' in ranks
@@ -107,6 +110,7 @@ def ask(port: int, path: str, user: str) -> str:
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     # What it says of itself is thrown away: only the login counts.
     headers = {"Host": "stallwatch.example", "X-Forwarded-User": "root", "Authorization": "Bearer nonsense"}
+    headers["X-Forwarded-Uri"] = FREE
     if user:
         headers["Cookie"] = f"user={user}"
     request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=headers)
