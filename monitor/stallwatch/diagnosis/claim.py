@@ -54,6 +54,13 @@ class Claim(msgspec.Struct, frozen=True):
     steps: tuple[str, ...] = ()  # what to do first, by what was seen of the culprits
     by_line: Words | None = None  # what to do by the line of a log that tells the cause
 
+    def at(self, analysis: Analysis, wait: Wait | None) -> "Claim":
+        """Given the wait that it is about, return the claim with its group, operation and number; None leaves it so."""
+        if wait is None:
+            return self
+        point = wait.point
+        return replace(self, group=point.group, operation=operation_of(analysis, wait), seq=point.seq or None)
+
 
 Saying = Claim | Rejected | None
 

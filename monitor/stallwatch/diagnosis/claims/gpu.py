@@ -7,7 +7,7 @@ XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from 
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, spins_outside_communication
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, operation_of, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, waiting_facts
 from stallwatch.diagnosis.logs.blame import find_blame
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -136,12 +136,9 @@ def _claim(
         culprits=culprits,
         confidence="likely" if culprits else "possible",
         because=(*(fact for _, fact, _ in faults[:6]), Fact(f"it happened {where}", "pids"), *waiting_facts(analysis)),
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
         by_line=_by_line(analysis, cause, faults),
         missing=() if culprits or of_switch else ("which rank's GPU it is: the kernel named no process of the job",),
-    )
+    ).at(analysis, wait)
 
 
 def _by_line(analysis: Analysis, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]]) -> Words | None:
@@ -253,10 +250,7 @@ def _kernel_claim(analysis: Analysis, culprits: list[int], facts: list[Fact], co
         confidence=confidence,
         because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
         where="gpu_sync",
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
-    )
+    ).at(analysis, wait)
 
 
 def _all_have_issued(analysis: Analysis) -> bool:

@@ -10,7 +10,6 @@ from stallwatch.diagnosis.claim import (
     exit_code,
     main_wait,
     named,
-    operation_of,
     waiting_facts,
 )
 from stallwatch.diagnosis.job.case import Case
@@ -34,10 +33,7 @@ def waiting(analysis: Analysis) -> Saying:
             *activity_facts(analysis, moving),
         ),
         where=common_where(analysis, moving),
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
-    )
+    ).at(analysis, wait)
 
 
 def _awaited_and_moving(analysis: Analysis) -> list[int]:

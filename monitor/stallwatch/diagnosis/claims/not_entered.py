@@ -14,7 +14,6 @@ from stallwatch.diagnosis.claim import (
     is_first_use,
     main_wait,
     named,
-    operation_of,
     point_name,
     unrecorded_operation,
     waiting_facts,
@@ -65,10 +64,8 @@ def claim(analysis: Analysis) -> Saying:
         confidence=_confidence(analysis, found, resolved),
         because=(*waiting_facts(analysis, found), *facts[:8], *activity_facts(analysis, found)),
         where=_where(analysis, found),
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else unrecorded_operation(analysis, found),
-        seq=wait.point.seq or None if wait else None,
-    )
+        operation=None if wait else unrecorded_operation(analysis, found),
+    ).at(analysis, wait)
 
 
 def _where(analysis: Analysis, found: list[int]) -> Where | None:
@@ -198,11 +195,8 @@ def skipped(analysis: Analysis) -> Saying:
             *activity_facts(analysis, ranks),
         ),
         where="user_code",
-        group=wait.point.group,
-        operation=operation_of(analysis, wait),
-        seq=wait.point.seq or None,
         steps_past=min(ahead.values()),
-    )
+    ).at(analysis, wait)
 
 
 def _steps_ahead(analysis: Analysis, rank: int, waiting: Iterable[int]) -> int | None:
@@ -273,11 +267,8 @@ def behind_a_lock(analysis: Analysis) -> Saying:
             *activity_facts(analysis, lacking),
         ),
         where=common_where(analysis, lacking),
-        group=wait.point.group,
-        operation=operation_of(analysis, wait),
-        seq=wait.point.seq or None,
         missing=("which thread holds the lock: no recorder tells",),
-    )
+    ).at(analysis, wait)
 
 
 def _lacking(analysis: Analysis, wait: Wait) -> set[int]:

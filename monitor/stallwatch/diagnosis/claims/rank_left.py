@@ -13,7 +13,6 @@ from stallwatch.diagnosis.claim import (
     exit_code,
     main_wait,
     named,
-    operation_of,
     waiting_facts,
 )
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
@@ -78,10 +77,7 @@ def exited(analysis: Analysis) -> Saying:
         culprits=tuple(culprits),
         confidence=_confidence(analysis, gone, culprits, first),
         because=(*facts, *activity_facts(analysis, culprits)),
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
-    )
+    ).at(analysis, wait)
 
 
 def _ended_alike(analysis: Analysis, gone: dict[int, RankActivity], ends: dict[int, ProcessLook | None]) -> Saying:
@@ -252,10 +248,7 @@ def stopped(analysis: Analysis) -> Saying:
         culprits=tuple(stopped),
         confidence="certain" if wait is not None else "likely",
         because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, stopped)),
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
-    )
+    ).at(analysis, wait)
 
 
 def _held(process: ProcessState) -> str:
@@ -309,10 +302,7 @@ def _raised_claim(analysis: Analysis, culprits: list[int], facts: list[Fact], co
         confidence=confidence,
         because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
         where="teardown" if any(analysis.case.activity(rank).place.in_teardown for rank in culprits) else None,
-        group=wait.point.group if wait else None,
-        operation=operation_of(analysis, wait) if wait else None,
-        seq=wait.point.seq or None if wait else None,
-    )
+    ).at(analysis, wait)
 
 
 def _raised_by(analysis: Analysis, rank: int) -> str:
