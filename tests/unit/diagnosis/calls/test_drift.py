@@ -3,8 +3,9 @@
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.calls.drift import Drift, find_drift
+from stallwatch.diagnosis.calls.drift import Drift, find_drift, judge_sample
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.model.summary import SampleMemory
 from tests.builders.job import Call, Rank, evidence, loop, world
 
 W4 = world(4)
@@ -62,3 +63,29 @@ def test_a_capture_of_a_moving_job_tells_of_calls_that_pair_wrongly(place: int |
     assert told.cause == ("collective_mismatch" if mismatch else "undecided")
     assert told.culprits == ((1,) if mismatch else ())
     assert not mismatch or mismatch in told.because[0].fact
+
+
+LATER = loop(W4, 20)
+
+
+@pytest.mark.parametrize(
+    ("r2", "kind", "said"),
+    [
+        ((*LATER[:10], Call(W4, elements=500, dtype="Int"), *LATER[11:]), "dtype", "data type Int"),
+        ((*LATER[:10], Call(W4, elements=999), *LATER[11:]), "size", "999 elements"),
+        (
+            (*LATER[:10], Call(W4, "broadcast"), *LATER[11:]),
+            "op",
+            "called broadcast where the others called all_reduce",
+        ),
+        ((*LINES[:14], *LINES[15:]), "count", "made one call fewer than the others"),
+        ((*LINES[:14], Call(W4, elements=7, line=99), *LINES[14:-1]), "count", "made one call more than the others"),
+    ],
+)
+def test_a_sample_of_a_moving_job_says_what_differs(r2: tuple[Call, ...], kind: str, said: str) -> None:
+    others = LINES if kind == "count" else LATER
+    ranks = [Rank(rank, r2 if rank == 2 else others) for rank in range(4)]
+    (verdict,), _ = judge_sample(evidence(*ranks), SampleMemory(), 0)
+    assert verdict.mismatch is not None
+    assert (verdict.mismatch.kind, verdict.culprits) == (kind, (2,))
+    assert verdict.summary.startswith("Rank 2 ") and said in verdict.summary

@@ -103,6 +103,26 @@ def test_who_stands_before_the_loop_of_the_others_has_not_left_it(barrier: str) 
     assert _judged(_parted((epochs,), (epochs, LOOP), barrier, at=12)).cause == "data_exhausted"
 
 
+FIT = CodeFrame("fit", "/opt/venv/lib/python3.11/site-packages/lightning/pytorch/trainer.py", 500)
+
+
+@pytest.mark.parametrize(("between", "cause"), [((), "data_exhausted"), ((FIT,), "collective_mismatch")])
+def test_by_stacks_alone_who_left_the_loop_is_told_unless_a_framework_loops_around_it(
+    between: tuple[CodeFrame, ...], cause: str
+) -> None:
+    """A framework that calls the loop's function has loops that nobody has read, and rank 2 may be in these:
+    all that is seen is that it calls from another line."""
+    ranks = []
+    for rank in range(4):
+        line, name = (50, "<module>") if rank == 2 else (30, "step")
+        outer = () if rank == 2 else (*between, CodeFrame("<module>", JOB, 40))
+        frames = (CodeFrame("all_reduce", C10D, 3000), CodeFrame(name, JOB, line), *outer)
+        told = Rank(rank, frames=frames, wchan="futex_do_wait", dumped=False, backend="gloo").evidence()
+        ranks.append(replace(told, sources=_source(line, *(() if rank == 2 else (LOOP,)))))
+    verdict = _judged(replace(evidence(world_size=4), ranks=tuple(ranks)))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == (cause, (2,), "possible")
+
+
 def test_an_exception_that_only_this_rank_handles_is_the_cause() -> None:
     verdict = _judged(_with(_parted((), (LOOP,)), 2, scenes=_scene("ValueError")))
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_raised", (2,), "likely")

@@ -2,13 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
 from stallwatch.diagnosis import claims
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
-from stallwatch.diagnosis.report.steps import next_steps
+from stallwatch.diagnosis.report.steps import deadline, next_steps, safety
 from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
 
 LINE = Frame("/srv/job/train.py", 88, "load")
@@ -174,3 +174,35 @@ def test_who_stands_in_a_barrier_may_have_left_its_loop_for_what_nothing_recorde
 def test_another_operation_of_the_loop_is_no_end_of_it() -> None:
     told = steps("collective_mismatch", 2, mismatch=Mismatch("op", expected="all_reduce", found="all_gather"))
     assert not any("swallowed" in step for step in told)
+
+
+class Told(NamedTuple):
+    """A report, as far as it says whether the job may be ended."""
+
+    verdicts: tuple[Verdict, ...]
+    evidence_complete: bool = True
+    deadline: str | None = "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("cause", "complete", "says", "ends"),
+    [
+        ("not_entered", True, "safe to kill", True),
+        ("not_entered", False, "loses some of it", True),
+        ("waiting", True, "may end by itself", True),
+        ("slow_rank", True, "nothing has to be ended", False),
+        ("healthy", True, "nothing has to be ended", False),
+        (None, True, "safe to kill", True),
+    ],
+)
+def test_whether_the_job_may_be_ended_and_when_torch_ends_it(
+    cause: Cause | None, complete: bool, says: str, ends: bool
+) -> None:
+    report = Told((Verdict(cause, (), "likely", ""),) if cause else (), complete)
+    assert says in safety(report)
+    assert (deadline(report) is not None) == ends
+
+
+def test_a_rank_that_a_debugger_holds_is_continued_there() -> None:
+    (step,) = steps("not_entered", 2, tracer_pid=99)
+    assert "debugger (pid 99)" in step and "4711" in step
