@@ -34,6 +34,7 @@ from stallwatch.fleet.place import (
 PREFIX: Final = "stallwatch:"
 _ORDERS: Final = f"{PREFIX}{{:fleet}}:"  # no job's name has a colon
 _SECONDS: Final = 3.0  # for each step of an exchange with the server
+_PROBE_SECONDS: Final = 60  # a server may take _SECONDS for each answer
 _ORDINAL_SECONDS: Final = 7 * 86400  # an ordinal that comes again would be told as what was told before
 _CLOSED_SECONDS: Final = 600
 _PORT: Final = 6379
@@ -169,13 +170,14 @@ class RedisPlace:
         }  # fmt: skip
 
     def check(self) -> None:
-        """Claim one key twice within a second. Raise PlaceProblem where the second claim succeeds, as behind proxies
+        """Claim one key twice. Raise PlaceProblem where the second claim succeeds, as behind proxies
         that split writes."""
         with self._problems():
-            key = f"{PREFIX}probe"
+            key = f"{PREFIX}probe:{secrets.token_hex(8)}"  # its own: other nodes may try at the same moment
+            first = self._client.set(key, b"1", nx=True, ex=_PROBE_SECONDS)
+            again = self._client.set(key, b"2", nx=True, ex=_PROBE_SECONDS)
             self._client.delete(key)
-            first = self._client.set(key, b"1", nx=True, px=1000)
-            if not first or self._client.set(key, b"2", nx=True, px=1000):
+            if not first or again:
                 raise PlaceProblem(
                     f"{self._shown}: a key that exists could be claimed again",
                     "It must be one server, or one with replicas behind Sentinel, and no proxy that splits writes.",

@@ -275,6 +275,40 @@ def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
 
 
 @needs_redis
+def test_nodes_that_try_it_at_one_moment_do_not_take_each_other_for_a_fault_of_it(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the server thousands do."""
+    place, other = connect(server), connect(server)
+    claim = place._client.set
+
+    def claim_while_another_tries(*arguments: Any, **options: Any) -> Any:
+        other.check()
+        return claim(*arguments, **options)
+
+    monkeypatch.setattr(place._client, "set", claim_while_another_tries)
+    place.check()
+
+
+@needs_redis
+def test_a_server_that_takes_seconds_for_each_answer_is_not_taken_for_one_that_lets_claim_twice(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, claimed = connect(server), []
+    claim = place._client.set
+
+    def claim_and_note(key: str, *arguments: Any, **options: Any) -> Any:
+        done = claim(key, *arguments, **options)
+        claimed.append(place._client.pttl(key))
+        return done
+
+    monkeypatch.setattr(place._client, "set", claim_and_note)
+    place.check()
+    assert min(claimed) > 2 * 3_000, "as long as two answers may take"
+    assert not place._client.keys("stallwatch:probe*")
+
+
+@needs_redis
 def test_a_full_server_and_a_replica_say_so(server: str) -> None:
     place = connect(server)
     client = place._client
