@@ -13,7 +13,6 @@ from stallwatch.diagnosis.claims import (
     not_entered,
     p2p_unmatched,
     rank_left,
-    roots_differ,
     slow_rank,
     told_by_logs,
 )
@@ -31,7 +30,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.raised,
     init_missing.claim,
     told_by_logs.init,
-    roots_differ.claim,
+    calls_without_recorder.roots_differ,
     collective_mismatch.claim,
     p2p_unmatched.sizes_differ,
     calls_without_recorder.mismatch,
