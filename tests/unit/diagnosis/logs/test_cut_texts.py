@@ -109,7 +109,8 @@ def test_a_rank_that_torchrun_killed_did_so_though_the_lines_that_say_it_are_cut
         "  <NO_OTHER_FAILURES>\n",
         "".join(
             f"[{place}]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n  rank      : {rank} "
-            f"(local_rank: {rank})\n  exitcode  : {code} (pid: {5000 + rank})\n  error_file: <N/A>\n  traceback : Signal\n"
+            f"(local_rank: {rank})\n  exitcode  : {code} (pid: {5000 + rank})\n  error_file: <N/A>\n"
+            "  traceback : Signal\n"
             for place, (rank, code) in enumerate(((0, -9), (2, -15)), 1)
         ),
     )
