@@ -185,8 +185,8 @@ class Member:
             self._generation, self._verdict, self._published = 0, None, b""
         if seen.report_noted:
             self._published = b""
-        if report is not None:
-            self._report, self._known_report = report, seen.board.report_revision
+        if seen.report:
+            self._report, self._known_report = report or self._report, seen.board.report_revision
         vacant = not seen.board.holder and not self._generation
         self._vacant_ns = (self._vacant_ns or now_ns) if vacant else None
         if not seen.board.member and not seen.board.closed:

@@ -9,15 +9,16 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.node_summary import NodeSummary, RankDigest, Run, judge_nodes
 from stallwatch.diagnosis.verdicts import Judgement
-from stallwatch.fleet.exchange import Wish, exchange
+from stallwatch.fleet.exchange import Seen, Wish, exchange
+from stallwatch.fleet.member import Local, Member
 from stallwatch.fleet.node_word import NodeWord, believed, encode_word
-from stallwatch.fleet.place import Key
+from stallwatch.fleet.place import Board, Key
 from stallwatch.fleet.seal import seal
 from stallwatch.fleet.verdict import judge_job
 from stallwatch.model.incident import Delivered, Told
 from stallwatch.model.summary import Pending, RankSummary
 from tests.chaos.fleet import SECRET
-from tests.chaos.fleet_story import word_of
+from tests.chaos.fleet_story import scene, word_of
 from tests.unit.fleet.memory_place import MemoryPlace
 
 KEY = Key("train-0a1b2c3d", 1)
@@ -112,3 +113,15 @@ def test_what_was_told_and_cannot_be_read_is_said(rubbish: bytes) -> None:
     place.mark(key, 1, "told", seal(rubbish, SECRET, "told", key, ""))
     seen = exchange(place, SECRET, Wish(key.job, "node1", key.ordinal))
     assert seen.told is None and "another form" in seen.caveat
+
+
+def test_a_verdict_that_a_later_version_put_and_this_one_cannot_read_is_asked_for_once() -> None:
+    report, summary = scene(NODES, CULPRIT, "sleeps")[0]
+    local = Local("a-1", KEY.job, 6, (0, 1), 1, report, summary, False, Told())
+    member, second = Member("node0", 0), 1_000_000_000
+    seen = Seen(1, Board(holder="node1", generation=1, report_revision=7), report=b'{"of": "another form"}')
+    wish = member.wish(second, local)
+    assert wish is not None and wish.known_report == 0
+    member.heard(second, second, wish, seen, None, 1)
+    again = member.wish(3 * second, local)
+    assert again is not None and again.known_report == 7
