@@ -104,7 +104,11 @@ install_version() {
     case ${old%/} in "$opt/$name" | "$opt/$before") ;; *) rm -rf "${old%/}" ;; esac
   done
   start
-  say "done; incidents of /var/lib/stallwatch and what is in /etc/stallwatch were not touched"
+  if [ -n "$before" ]; then
+    say "done; incidents of /var/lib/stallwatch and what is in /etc/stallwatch were not touched"
+  else
+    say "done; next: stallwatch status, and usermod -aG stallwatch NAME for who may ask it; settings: /etc/stallwatch/config.toml"
+  fi
 }
 
 rollback() {
