@@ -29,6 +29,17 @@ def test_a_suspicion_that_was_not_borne_out_is_no_open_incident(browser: Any) ->
         assert shown.complaints == []
 
 
+def test_suspicions_alone_are_not_called_open_incidents(browser: Any) -> None:
+    first, second = (incident(incident_id=f"job-{n}", state="suspect", severity="none", report=None) for n in (1, 2))
+    with (
+        served(node_report(first, second), FakeControl(incidents=(first, second))) as node,
+        opened(browser, address(node)) as shown,
+    ):
+        shown.page.wait_for_selector(".overview li")
+        assert shown.page.inner_text(".overview h2") == "2 suspicions, being looked at"
+        assert shown.complaints == []
+
+
 def test_how_long_it_lasted_is_said_and_ranks_of_a_clean_end_are_grey(browser: Any) -> None:
     over = incident(state="resolved", opened_wall_ns=WALL_NS, resolved_wall_ns=WALL_NS + 240 * 10**9)
     going = incident(incident_id="b-1", opened_wall_ns=WALL_NS - 30 * 10**9)

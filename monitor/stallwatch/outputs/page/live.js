@@ -45,10 +45,11 @@ const summary = element("nav", "overview");
 summary.setAttribute("aria-label", "Open incidents");
 let summaryKey = "";
 function overview(open) {  // several stalls at once: which there are is seen before the first is read
-  const key = JSON.stringify(open.map(incident => [incident.incident_id, incident.severity, incident.verdicts]));
+  const key = JSON.stringify(open.map(incident => [incident.incident_id, incident.severity, incident.state, incident.verdicts]));
   if (key !== summaryKey) {
     summaryKey = key;
-    summary.replaceChildren(element("h2", "", `${open.length} open incidents`), element("ul", "", ...open.map(incident => {
+    const kind = open.some(incident => incident.state !== "suspect") ? "open incidents" : "suspicions, being looked at";
+    summary.replaceChildren(element("h2", "", `${open.length} ${kind}`), element("ul", "", ...open.map(incident => {
       const link = element("a", "", incident.training_job), verdict = incident.verdicts[0];
       link.href = `#${encodeURIComponent(incident.incident_id)}`;
       return element("li", "", element("span", `tag ${incident.severity}`, incident.severity === "none" ? "nobody told" : incident.severity), " ", link, " ",
