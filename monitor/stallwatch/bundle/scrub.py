@@ -29,6 +29,9 @@ _READERS: Final = (
 _SOURCE_FIELDS: Final = frozenset({"text", "source_line", "locals", "argv", "cmdline", "arguments", "source_text"})
 # By which its maker knows a device. Nothing is judged by it, and it may be digits alone, which stay elsewhere.
 _SERIAL_FIELDS: Final = frozenset({"serial"})
+# A function of the kernel, whatever this kernel calls it ("futex_do_wait" since 6.7): nobody's own.
+_KERNEL_FIELDS: Final = frozenset({"wchan"})
+_SYMBOL = re.compile(r"[a-z_]\w*(?:\.\w+)*")
 # Written by a daemon of what is in the other files; a reader makes it anew.
 LEFT_OUT: Final = frozenset({"verdict.json", "incident.json", "config.json", "truth.json"})
 
@@ -72,6 +75,8 @@ class Scrubber:
     def json(self, value: Any, field: str = "") -> Any:
         """Given what a JSON file or a dump holds, return it with every string scrubbed."""
         if isinstance(value, str):
+            if field in _KERNEL_FIELDS and _SYMBOL.fullmatch(value) and value not in self._secret:
+                return value
             return "" if field in _SOURCE_FIELDS | _SERIAL_FIELDS else self.text(value)
         if isinstance(value, Mapping):
             made = {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}

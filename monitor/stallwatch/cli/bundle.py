@@ -79,7 +79,9 @@ def _scrubbed(bundle: Path, files: dict[str, bytes]) -> tuple[dict[str, bytes], 
             "Without its names and lines this one says less. Please report that, and what the verdict should be.",
         )
     unread = f"; left out, since unreadable: {', '.join(dropped)}" if dropped else ""
-    return made, f", {len(scrubber.removed)} names gone, and the same verdict: {after.cause}{unread}"
+    less = f" ({before.confidence} with its names and lines, {after.confidence} here)"
+    sure = less if before.confidence != after.confidence else f", {after.confidence}"
+    return made, f", {len(scrubber.removed)} names gone, and the same verdict: {after.cause}{sure}{unread}"
 
 
 def _secrets(files: dict[str, bytes]) -> set[str]:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -53,6 +54,13 @@ def test_nothing_of_it_is_left(text: str) -> None:
 )
 def test_everybodys_words_and_numbers_stay(text: str) -> None:
     assert Scrubber(SECRETS).text(text) == text
+
+
+def test_where_the_kernel_lets_a_thread_wait_stays_and_no_secret_does() -> None:
+    scrubber = Scrubber(SECRETS)
+    assert scrubber.json({"wchan": "futex_do_wait"}) == {"wchan": "futex_do_wait"}  # Linux 6.7; no reader spells it so
+    assert scrubber.json({"wchan": "anna"}) != {"wchan": "anna"}
+    assert "acme" not in scrubber.json({"wchan": "/home/acme me"})["wchan"]
 
 
 def test_a_library_is_still_known_by_its_place_and_whose_folder_it_lies_in_is_not() -> None:
@@ -144,7 +152,9 @@ def test_an_export_is_of_the_same_verdict_and_holds_no_name_of_the_original(
 ) -> None:
     bundle, file = ROOT / "tests" / "bundles" / name, tmp_path / "incident.tar.gz"
     assert run(["bundle", "export", "--scrub", str(bundle), str(file)]) == 0
-    assert "and the same verdict" in capsys.readouterr().out
+    assert re.search(
+        r"and the same verdict: \w+(, \w+| \(\w+ with its names and lines, \w+ here\))", capsys.readouterr().out
+    )
     with tarfile.open(file) as tar:
         tar.extractall(tmp_path, filter="data")
     made = (path for path in (tmp_path / "incident").rglob("*") if path.is_file())
