@@ -13,7 +13,7 @@ from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operation
 from stallwatch.model.summary import ANY
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, recorder, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, loop, recorder, transfer, world
 from tests.simulator.semantics import SEMANTICS, is_no_worse, rewritten
 
 BUNDLES = sorted((Path(__file__).parents[3] / "bundles").iterdir())
@@ -73,6 +73,19 @@ def test_who_stands_in_communication_may_wait_in_what_it_issued_and_is_not_accus
     assert _first(rewritten(evidence(*others, standing), "issued")).culprits == ()
     busy = Rank(3, STEPS[:-1], frames=LOCKED, wchan="futex_do_wait")
     assert _first(rewritten(evidence(*others, busy), "issued")).culprits == (3,)
+
+
+@pytest.mark.parametrize("semantics", ["issued", "never"])
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_message_that_was_not_sent_has_not_arrived_whatever_ends_are_told(semantics: str, sent: bool) -> None:
+    pair = world(2)
+    steps = loop(pair, 6)
+    sends = (transfer(pair, ("send", 0)),) if sent else ()
+    receives = Rank(0, (*steps, transfer(pair, ("recv", 1))), len(steps), frames=IN_RECV, wchan="futex_do_wait")
+    other = Rank(1, (*steps, *sends), frames=LOCKED, wchan="futex_do_wait")
+    verdict = _first(rewritten(evidence(receives, other), semantics))
+    expected = ("undecided", ()) if sent else ("not_entered", (1,))
+    assert (verdict.cause, verdict.culprits) == expected
 
 
 def test_the_first_call_of_a_job_may_hang_without_anything_ever_having_ended() -> None:
