@@ -34,7 +34,7 @@ def test_what_is_raised_while_another_exception_is_handled_follows_where_that_on
     first: str, second: str, cause: str | None
 ) -> None:
     told = tell([raised(1, first), raised(9, second, chained=True)])
-    assert ([one.event.text for one in told if not one.consequence][:1] or [None]) == [cause]
+    assert next((one.event.text for one in told if not one.consequence), None) == cause
 
 
 def test_what_was_raised_in_handling_an_exception_that_the_log_has_lost_is_no_cause() -> None:
