@@ -128,7 +128,8 @@ def test_a_verdict_inhibits_what_follows_from_it(slack: Webhook, tmp_path: Path)
 def test_what_the_daemon_posts_is_one_message_with_line_steps_and_deadline_and_one_at_the_end(
     slack: Webhook, tmp_path: Path
 ) -> None:
-    twice = incident(incident_id="llama-7b-2", report=diagnosis(verdict(culprits=(3,))))
+    told = "Rank 3 waits at /home/anna/locks.py:41 in take_lock (`with self._lock:`)."
+    twice = incident(incident_id="llama-7b-2", report=diagnosis(verdict(culprits=(3,), summary=told)))
     with alertmanager_server(slack.url, tmp_path) as address:
         settings, _ = config.load(overrides={("alertmanager", "urls"): f"http://{address}"})
         output = alertmanager(settings, SystemClock())
@@ -148,6 +149,7 @@ def test_what_the_daemon_posts_is_one_message_with_line_steps_and_deadline_and_o
                 "`stallwatch incidents llama-7b-1` on `gpu-node-17` · since 00:00 UTC",
             ):
                 assert part in text, text
+            assert text.count("with self._lock:") == 2, text  # of the second its sentence has said it
             over_ns = SystemClock().wall_ns()
             ends = (
                 msgspec.structs.replace(one, state="resolved", resolution="the job moves", resolved_wall_ns=over_ns)
