@@ -88,3 +88,23 @@ def test_who_waits_for_its_gpu_with_nothing_pending_is_not_accused() -> None:
     )
     verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=waits, wchan="futex_do_wait"))).verdicts[0]
     assert 3 not in verdict.culprits
+
+
+def test_an_end_in_order_is_no_cause_of_anything_where_nobody_waits_for_it() -> None:
+    over = [Rank(r, STEPS, dumped=False, state="X", exit_code=0) for r in range(4)]
+    verdict = judge(evidence(*over)).verdicts[0]
+    assert (verdict.cause, verdict.because[0].fact) == ("healthy", "every process ended with exit code 0")
+    one = judge(evidence(*(Rank(r, STEPS) for r in range(3)), over[3])).verdicts[0]
+    assert (one.cause, one.culprits) == ("undecided", ())
+    assert "rank 3 ended with exit code 0 and nobody waits for them" in [item.why for item in one.rejected]
+
+
+DESTROYS = (CodeFrame("destroy_process_group", IN_RECV[0].filename, 1), *SLEEPS[1:])
+
+
+def test_one_in_its_teardown_while_others_wait_may_have_raised_and_where_all_are_nobody_has() -> None:
+    leaves = Rank(2, STEPS, frames=DESTROYS, wchan="futex_do_wait")
+    verdict = judge(evidence(*_waiting(0, 1), leaves, *_waiting(3))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_raised", (2,), "possible")
+    everybody = judge(evidence(*(Rank(r, STEPS, frames=DESTROYS, wchan="futex_do_wait") for r in range(4)))).verdicts[0]
+    assert everybody.culprits == ()
