@@ -9,7 +9,8 @@ from stallwatch.diagnosis.activity.threads import child_stacks, training_stacks
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
-from stallwatch.diagnosis.job.pace import LEAST_SAMPLES, Late, Spent, compared
+from stallwatch.diagnosis.job.pace import Late
+from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, compared, waited
 from stallwatch.diagnosis.report.text import DOING, format_location
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
@@ -29,6 +30,7 @@ class Reasons(NamedTuple):
 
     frame: Frame | None = None  # the job's line that takes the time which peers do not spend
     spent: Spent | None = None
+    waits: Spent | None = None  # or the line at which they wait for others themselves
     profiled: bool = False  # ranks were looked at over some time
     facts: tuple[Fact, ...] = ()
     told: str = ""  # of the facts what a sentence says
@@ -49,7 +51,8 @@ def reasons(analysis: Analysis, slow: Sequence[int], cost: Slowness | None) -> R
     mine = [ranks[rank] for rank in slow if rank in ranks]
     hosts = {rank.host for rank in mine}
     peers = [ranks[rank] for rank in sorted(ranks) if rank not in slow and ranks[rank].host in hosts]
-    spent = compared(_trained(analysis, mine), _trained(analysis, peers))
+    stacks = _trained(analysis, mine), _trained(analysis, peers)
+    spent = compared(*stacks)
     profiled = any(rank.profiles for rank in mine)
     who = _Who(analysis, slow, mine, peers, cost)
     found = [
@@ -63,20 +66,18 @@ def reasons(analysis: Analysis, slow: Sequence[int], cost: Slowness | None) -> R
     ]
     if spent is not None and spent.is_shared and not any(say.explains for say in found):
         found.append(_longer(who))
-    frame = None
-    if spent is not None:
-        at = spent.frame
-        frame = Frame(at.filename, at.line, at.name, _text(mine, spent))
+    frame = _frame(mine, spent) if spent is not None else None
     steps = [step for say in found for step in say.steps]
     return Reasons(
         frame,
         spent,
+        waited(*stacks),
         profiled,
         tuple(say.fact for say in found),
         "; ".join(say.fact.fact for say in found if say.told),
         tuple(steps or who.to_look_for()),
         any(say.explains for say in found),
-        median(_values(peers, _without_cpu) or [0.0]),
+        median(_values(peers, lambda usage: usage.runnable_share) or [0.0]),
     )
 
 
@@ -147,10 +148,6 @@ def _values(ranks: Sequence[RankEvidence], value: Callable[[Usage], float | None
     return found
 
 
-def _without_cpu(usage: Usage) -> float | None:
-    return usage.runnable_share
-
-
 def _a_second(value: Callable[[Usage], int | None]) -> Callable[[Usage], float | None]:
     def rate(usage: Usage) -> float | None:
         count = value(usage)
@@ -159,16 +156,16 @@ def _a_second(value: Callable[[Usage], int | None]) -> Callable[[Usage], float |
     return rate
 
 
-def _text(ranks: Sequence[RankEvidence], spent: Spent) -> str | None:
-    texts = (source_text(rank.sources, spent.frame) for rank in ranks)
-    return next((text for text in texts if text), None)
+def _frame(ranks: Sequence[RankEvidence], spent: Spent) -> Frame:
+    at = spent.frame
+    texts = (source_text(rank.sources, at) for rank in ranks)
+    return Frame(at.filename, at.line, at.name, next((text for text in texts if text), None))
 
 
 def _at(who: _Who, ranks: Sequence[RankEvidence], spent: Spent) -> str:
     """ "train.py:120 in main (`batch = next(it)`), where it waits for its data loader"."""
-    own, inner = spent.frame, spent.frames[0]
-    said = format_location(Frame(own.filename, own.line, own.name, _text(ranks, spent)))
-    if own == inner:
+    said, inner = format_location(_frame(ranks, spent)), spent.frames[0]
+    if spent.frame == inner:
         return said
     if spent.where in ("user_code", "busy_loop", "unknown"):
         return f"{said}, in {inner.name} of {code_origin(inner.filename).module}"
@@ -182,16 +179,15 @@ def _line(who: _Who, spent: Spent | None) -> _Say | None:
     at = _at(who, who.mine, spent)
     fact = f"{verb} {spent.share:.0%} of {who.its} time at {at}; {who.its} peers {spent.peers_share:.0%}"
     source = f"py-spy, {spent.samples} samples of {'them' if who.many else 'it'}"
-    file = f"{spent.frame.filename.rpartition('/')[2]}:{spent.frame.line}"
     if spent.where == "dataloader":
         step = (
             f"{who.name[:1].upper()}{who.name[1:]} waits for data: look at what its loader's workers do (their stacks "
             f"are in the evidence), at the storage under its shard, and at num_workers and prefetch_factor."
         )
     elif spent.is_shared:
-        step = f"Compare what {who.name} and a peer are given at {file}: sizes, lengths, files."
+        step = f"Compare what {who.name} and a peer are given at {spent.line}: sizes, lengths, files."
     else:
-        step = f"See why {who.name} alone is at {file}: its input, its file, or a branch by rank."
+        step = f"See why {who.name} alone is at {spent.line}: its input, its file, or a branch by rank."
     return _Say(Fact(fact, source), (step,))
 
 
@@ -226,7 +222,7 @@ def _workers(who: _Who, spent: Spent | None) -> _Say | None:
 
 
 def _contention(who: _Who) -> _Say | None:
-    shares = who.both(_without_cpu)
+    shares = who.both(lambda usage: usage.runnable_share)
     if shares is None or shares[0] - shares[1] < max(_CONTENDED, _OF_COST * who.cost_share):
         return None
     fact = f"{who.its} main thread had no CPU to run on {shares[0]:.0%} of the time, {who.its} peers {shares[1]:.0%}"
@@ -359,6 +355,11 @@ def _moved_seconds(analysis: Analysis, slow: Late, why: Reasons) -> float:
 def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seconds: float) -> str:
     """Why this is work that the program gives these ranks and not the others, "" where nothing says so. What goes with
     contention or page faults is none."""
+    if why.waits is not None:
+        return (
+            f"{named(slow)} {'waits' if len(slow) == 1 else 'wait'} for others {why.waits.share:.0%} of the time, at "
+            f"{why.waits.line}, in calls that no recorder counts, as gloo's sends and receives: who is slow is not seen"
+        )
     if why.explained:
         return ""
     if moved_seconds:
@@ -374,10 +375,9 @@ def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seco
         and spent is not None
         and not spent.is_shared
     ):
-        at = f"{spent.frame.filename.rpartition('/')[2]}:{spent.frame.line}"
         return (
-            f"{named(slow)} alone is at {at}, and so since its first steps: consistent with work that the program "
-            "gives to the first rank (logs, metrics)"
+            f"{named(slow)} alone is at {spent.line}, and so since its first steps: consistent with work that the "
+            "program gives to the first rank (logs, metrics)"
         )
     return ""
 

@@ -192,6 +192,14 @@ def test_what_rank_0_alone_does_from_its_first_step_is_by_design() -> None:
     assert said in verdict(OWN, rank=0, from_start=True).by_design
 
 
+def test_who_waits_in_calls_that_no_recorder_counts_is_accused_of_nothing() -> None:
+    """Stages of a pipeline under gloo: the last computes last, and what it waits before is in no recorder."""
+    c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    waits = [seen(60, CodeFrame("recv", c10d, 2500), line(70, "pipeline")), seen(38, line(90)), backward(2)]
+    said = "rank 2 waits for others 60% of the time, at train.py:70, in calls that no recorder counts"
+    assert said in verdict(waits, from_start=True).by_design
+
+
 @pytest.mark.parametrize(
     ("rank", "from_start", "stacks", "runnable"),
     [

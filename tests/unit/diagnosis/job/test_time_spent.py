@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.diagnosis.job.pace import Spent, compared
+from stallwatch.diagnosis.job.time_spent import Spent, compared, waited
 from stallwatch.model.evidence import CodeFrame, SampledStack
 
 MODULE = CodeFrame("<module>", "/job/train.py", 200)
@@ -95,3 +95,13 @@ def test_one_peer_that_does_something_of_its_own_hides_nothing() -> None:
     slow = [load_batch(38), seen(62, line(90))]
     spent = compared([slow], [logs, [seen(70, line(90)), backward(30)], [seen(70, line(90)), backward(30)]])
     assert place(spent) == ("load_batch", 41)
+
+
+def test_a_line_at_which_they_wait_for_others_is_none_that_makes_them_slow() -> None:
+    c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    waits = [seen(60, CodeFrame("recv", c10d, 2500), line(70, "pipeline")), seen(30, line(90)), backward(10)]
+    works = [seen(60, line(90)), backward(40)]
+    assert compared([waits], [works] * 3) is None
+    assert place(waited([waits], [works] * 3)) == ("pipeline", 70)
+    assert waited([works], [waits, works, works]) is None
+    assert waited([[load_batch(38), *works]], [works] * 3) is None
