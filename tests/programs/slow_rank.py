@@ -150,7 +150,8 @@ def main() -> None:
     loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=2))
     decodes = chosen.by == "loader"
     cpus = sorted(os.sched_getaffinity(0))
-    beside = Beside(cpus[rank % len(cpus)]) if chosen.by == "beside" and rank in chosen.slow_rank else None
+    own = cpus[(rank + int(os.environ["MASTER_PORT"])) % len(cpus)]  # another one in each job that runs beside this one
+    beside = Beside(own) if chosen.by == "beside" and rank in chosen.slow_rank else None
     plan, slow, step, agreed = Plan(chosen), False, 0, torch.zeros(2)
     settled = (time.monotonic(), 0)
     share = -1.0  # of the time in which it is slow
