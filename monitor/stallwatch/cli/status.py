@@ -140,9 +140,13 @@ def _job(rank: RankDocument) -> JobKey:
     return JobKey(rank.training_job, rank.epoch, rank.owner)
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _head(ranks: RankList) -> Text:
-    jobs = {rank.training_job for rank in ranks.ranks}
-    count = f"{len(ranks.ranks)} ranks of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else "no ranks"
+    jobs = set(map(_job, ranks.ranks))
+    count = f"{_counted(len(ranks.ranks), 'rank')} of {_counted(len(jobs), 'job')}" if jobs else "no ranks"
     gone = sum(rank.state == "gone" for rank in ranks.ranks)
     ended = f", {'all' if gone == len(ranks.ranks) else gone} gone" if gone else ""
     return Text(safe(f"{ranks.node}: {count}{ended}"), style="bold")

@@ -79,6 +79,9 @@ def test_two_jobs_of_one_name_are_told_apart_and_only_one_has_the_culprit(capsys
     assert f"{first}   2/4  waiting, culprit" in shown
     assert f"{second}   2/4  stepping" in shown
     assert shown.count("culprit") == 2
+    assert shown.count("2 ranks of 2 jobs") == 2
+    show(status_view(rank_list(node_report(ranks=ranks[:1])), incident_list(node_report())))
+    assert "1 rank of 1 job" in capsys.readouterr().out
     assert f"{first}: 1 waiting\n{second}: 1 stepping\n" in shown
 
 
