@@ -34,7 +34,8 @@ def _not_entered(verdict: Verdict, culprits: Culprits) -> str:
     past = culprits.aside.steps_past
     if past is not None and verdict.waiting:
         now = culprits.doing(again=True)
-        went = f"{culprits.has()} gone on for {past} step{'' if past == 1 else 's'} without {_operation(verdict)}, in which"
+        steps = "a step" if past == 1 else f"{past} steps"
+        went = f"{culprits.has()} gone on for {steps} without {_operation(verdict)}, in which"
         return f"{culprits.who()} {went} {_others_wait(verdict)}{'; now ' + now if now else ''}"
     if culprits.aside.told:
         said = f"{_others_wait(verdict)} in {_operation(verdict)}, and {culprits.short()} {culprits.aside.told}"
