@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from tests.chaos.node import Told, twice
-from tests.chaos.soak import slope
+from tests.chaos.soak import grows, slope
 from tests.chaos.stories import Result
 
 
@@ -16,6 +16,14 @@ def test_a_slope_has_an_interval_that_holds_the_truth() -> None:
     assert found.high - found.low < 1
     level = slope([(at, 50 + chance.gauss(0, 0.5)) for at in range(0, 3600, 5)])
     assert level.low < 0 < level.high
+
+
+def test_what_leaks_grows_and_a_high_mark_that_is_reached_once_does_not() -> None:
+    chance = random.Random(5)
+    step = [(at, (25 if at < 480 else 28) + chance.gauss(0, 0.1)) for at in range(0, 2400, 5)]
+    leak = [(at, 25 + 6.0 * at / 3600 + chance.gauss(0, 0.1)) for at in range(0, 2400, 5)]
+    assert slope(step).low > 0 and slope(step).high > 4
+    assert (grows(step), grows(leak)) == (False, True)
 
 
 def test_of_too_few_points_no_slope_is_known() -> None:
