@@ -20,8 +20,11 @@ def looks_of_a_draw(less: Sequence[float]) -> float:
         return 1.0
     limit = _PART * sum(less) / len(less)
     within = [one > limit for one in less]
+    if True not in within:
+        return 1.0
+    within = within[within.index(True) :]  # a window may begin before the rank became slow: that is no gap
     many = sum(within)
-    runs = within[0] + sum(after and not before for before, after in pairwise(within))
-    expected = many * (len(less) - many + 1) / len(less)
+    runs = 1 + sum(after and not before for before, after in pairwise(within))
+    expected = many * (len(within) - many + 1) / len(within)
     # One more of either: of two runs in ten looks nobody can say much.
     return max(1.0, 2.0 * (expected + 1) / (runs + 1) - 1.0)

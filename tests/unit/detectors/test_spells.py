@@ -14,12 +14,17 @@ from tests.replay.stragglers import play
 @pytest.mark.parametrize("less", [[], [0.4] * 20, [0.4, 0.3, 0.5, 0.45] * 5, [0.4, 0.0] * 10])
 def test_what_shows_at_every_look_or_at_every_other_has_no_spells(less: list[float]) -> None:
     assert looks_of_a_draw(less) == 1.0
+    assert looks_of_a_draw([0.0] * len(less)) == 1.0
 
 
-def test_three_spells_of_five_looks_are_few_draws_in_any_order_of_time() -> None:
+def test_three_spells_of_five_looks_are_few_draws() -> None:
     spells = ([0.0] * 15 + [0.3, 0.9, 1.0, 0.9, 0.4]) * 3
     assert looks_of_a_draw(spells) > 3.0
-    assert looks_of_a_draw(spells[::-1]) == looks_of_a_draw(spells)
+
+
+def test_what_was_before_a_rank_became_slow_is_no_gap_between_spells() -> None:
+    assert looks_of_a_draw([0.0, 0.02, 0.0] + [0.5, 0.4] * 6) == 1.0
+    assert looks_of_a_draw([0.5, 0.4] * 6 + [0.0, 0.02, 0.0] * 3) > 2.0
 
 
 def test_independent_looks_are_a_draw_each_but_for_chance() -> None:
