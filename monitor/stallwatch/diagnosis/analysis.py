@@ -53,7 +53,7 @@ def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:
 
 
 # What a rank tells of an end of its own, though its words on the wait are lost.
-_SAID_MORE = ("exception", "watchdog_end")
+_SAID_MORE = ("exception", "watchdog_end", "recorder_disabled", "failed_stack")
 
 
 def is_busy(gpu: Gpu) -> bool:

@@ -131,8 +131,8 @@ class Owners:
         if exact or event.host:
             return exact
         found: set[int] = set()
-        for (_, pid), ranks in self._of_pid.items():
-            if pid == event.pid:
+        for (host, pid), ranks in self._of_pid.items():
+            if pid == event.pid and not (host and event.kind == "actor_died"):  # containers have the same on every node
                 found |= ranks
         return found
 

@@ -65,6 +65,10 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r".*?watchdog thread terminated with exception: (?P<message>.*)",
         secondary=True,
     ),
+    # Only whose own watchdog found a time-out says so.
+    pattern(
+        "watchdog_end", "First PG on this rank to signal", r"First PG on this rank to signal dumping", secondary=True
+    ),
     pattern(
         "watchdog_end",
         "entire process down",

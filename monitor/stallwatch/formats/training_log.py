@@ -286,6 +286,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
     fields: dict[str, Any] = {"rank": line.rank, "local_rank": line.local_rank}
     if pattern.kind == "process_failed" and said.keys() & {"rank", "local_rank"}:
         fields = {"rank": None, "local_rank": None}  # whoever writes it tells of another
+    if pattern.kind == "gpu_unreachable" and header:  # torch writes no such line: nvidia-smi's stands within its
+        fields = {"rank": None, "local_rank": None}
     if header and header["time"]:
         fields["at"] = header["time"].partition(" ")[2]
         if not line.stamp and (when := moment(header["time"])):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.blame import operation_name
-from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
 from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.remedies import headline, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -151,7 +151,8 @@ def communicator(analysis: Analysis) -> Saying:
 def undecided(analysis: Analysis) -> Claim | None:
     """What the logs tell though it decides nothing, and what would."""
     logs = analysis.case.logs
-    facts = [*_oddities(logs), *(Fact(headline(one), one.source) for one in logs.told)]
+    told = sorted(logs.told, key=lambda one: (passes_on(one.event), not one.event.first))  # what says most first
+    facts = [*_oddities(logs), *(Fact(headline(one), one.source) for one in told)]
     if not facts:
         facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
     if not facts or analysis.graph.waits or _seen(analysis):
@@ -161,7 +162,7 @@ def undecided(analysis: Analysis) -> Claim | None:
         ("flight recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000 before the next run)",) if logs.groups else ()
     )
     waiting = tuple(sorted({rank for group in logs.groups for rank in group.waiters}))
-    words = words_for(logs.told[0]) if logs.told else None
+    words = words_for(told[0]) if told else None
     if _too_many(logs):
         words = Words("", _STALE_STORE_STEP, "start")
     return Claim(

@@ -46,12 +46,11 @@ def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
 
 def was_ended_after_a_root(end: LoggedFailure, ends: Iterable[LoggedFailure], raised: Iterable[LoggedFailure]) -> bool:
     """Whether torchrun's table, in which a killed rank is not the first, lists whom it ended: it kills by SIGKILL who
-    does not heed SIGTERM."""
+    does not heed SIGTERM. Not where the first that it saw had only lost a peer."""
     listed = [other for other in ends if (other.event.source, other.kind) == (end.event.source, "launcher_failure")]
     roots = {other.rank for other in listed if other.event.first}
-    return any(other.event.exit_signal == _SIGTERM for other in listed) and any(
-        one.rank in roots and not one.consequence for one in raised
-    )
+    of_roots = [one.consequence for one in raised if one.rank in roots]
+    return any(other.event.exit_signal == _SIGTERM for other in listed) and (not of_roots or not all(of_roots))
 
 
 def is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:

@@ -91,7 +91,7 @@ _OF_OTHERS: Final = tuple(
 # DDP's, DeepSpeed's, Megatron's and fairseq's: a rank that has compared itself with another one.
 _DIFFER: Final = re.compile(
     r"DDP expects same model across all ranks|disagreement between rank\d+ and rank|hashes not matching across"
-    r"|gradients are inconsistent between workers|workers have fallen out of sync"
+    r"|gradients are inconsistent between workers|workers have fallen out of sync|Unable to unpickle data from other"
 )
 _NOT_WHICH: Final = "it says that ranks differ, and not which of them is wrong"
 # So begin the texts of these, of RuntimeErrors, and of what an exception of any type tells of other ranks.

@@ -251,7 +251,10 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
         if end.consequence:
             return end.consequence
         event = end.event
-        if event.exit_signal == _SIGABRT and any(is_of(other, end) or end.rank is None for other in aborts):
+        aborted = event.exit_signal == _SIGABRT
+        # Ray tells a worker's death before or after what that worker wrote, and not how it ended.
+        waited_itself = end.kind == "actor_died" and end.rank is not None
+        if (aborted or waited_itself) and any(is_of(other, end) or end.rank is None for other in aborts):
             return "it ended itself after it had waited in vain"
         if event.exit_signal is None and any(is_of(other, end) for other in raised):
             return "its own exception says why it left"

@@ -238,20 +238,21 @@ def _resolved(
     ranks = of_source[event.source].get(event.local_rank, set()) if event.local_rank is not None else set()
     if not ranks and event.pid is not None:
         known = of_pid.get((event.source, event.pid), set())
-        ranks = {rank for rank, host in known if not (host and event.host) or _may_be_one(host, event.host)}
+        ranks = {rank for rank, host in known if _may_be_on(host, event)}
     if not ranks and one_node and event.local_rank is not None:
         ranks = {event.local_rank}
     return msgspec.structs.replace(event, rank=next(iter(ranks))) if len(ranks) == 1 else event
 
 
-def _may_be_one(host: str, other: str) -> bool:
-    """Whether these may be one host: two addresses, or two names, that differ are not."""
-    numeric = host[:1].isdigit(), other[:1].isdigit()
-    return (
-        host.partition(".")[0] == other.partition(".")[0]
-        if numeric == (False, False)
-        else (host == other or numeric != (True, True))
-    )
+def _may_be_on(host: str, event: LogEvent) -> bool:
+    """Whether an event may be of that host: two addresses, or two names, that differ are not one. Ray's workers live in
+    containers, which have the same pids on every node."""
+    if not host or not event.host:
+        return not host or event.kind != "actor_died"
+    names = host, event.host
+    if sum(name[:1].isdigit() for name in names) == 1:
+        return True
+    return len({name if name[:1].isdigit() else name.partition(".")[0] for name in names}) == 1
 
 
 _SENT = (9, 15)  # SIGKILL, SIGTERM: signals that somebody sends

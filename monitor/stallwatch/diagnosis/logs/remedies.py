@@ -373,11 +373,15 @@ def _headline(told: LoggedFailure) -> str:
     if told.kind == "launcher_failure":
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         where = f" on {event.host}" if event.host else ""
-        return f"{who}ended with {how}{_pid(event)}{where}{', the first that torchrun saw' if event.first else ''}"
+        launcher = "mpirun" if event.text.startswith("mpirun") else "torchrun"
+        return f"{who}ended with {how}{_pid(event)}{where}{f', the first that {launcher} saw' if event.first else ''}"
     told_next = "RUNNING AT" in event.text or event.text.endswith("exited on")  # the line after it tells how
     if told.kind == "process_failed" and who and (event.local_rank is not None or told_next):
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         return f"{who}ended with {how}{_pid(event)}{f' on {event.host}' if event.host else ''}"
+    if told.kind == "process_failed" and not who and "exits with return code" in event.text:
+        how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
+        return f"a process of this node ended with {how} (DeepSpeed prints the command of the last one that it started)"
     if told.kind == "actor_died" and event.message:
         return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:

@@ -116,4 +116,28 @@ def test_a_rank_that_torchrun_killed_did_so_though_the_lines_that_say_it_are_cut
     )
     assert told(ranked(RAISED, 1) + KILL + killed)[1] == (1,)
     assert told(ranked(RAISED, 1) + killed)[1] == (1,)
-    assert told(killed)[1] == (0,)
+    assert told(killed)[1] == (1,)
+    assert told(ranked(PEER_LOST, 1) + killed)[1] == (0,)
+
+
+def test_whose_own_watchdog_called_for_dumps_had_waited_though_its_first_words_are_lost() -> None:
+    waits = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
+    end = AGENT["2.4"].format(code=-6, rank=1, pid=5001)
+    for said in (
+        "[PG ID 0 PG GUID 0(default_pg) Rank 2] First PG on this rank to signal dumping.",
+        "Stack trace of the failed collective not found, potentially because FlightRecorder is disabled.",
+    ):
+        assert told(f"{waits}{header('2.8', 2)}{said}\n{end}")[1] == ()
+
+
+def test_rays_word_of_a_worker_that_waited_accuses_it_not_wherever_it_stands() -> None:
+    died = "(raylet) Worker PID: 833 Worker exit type: SYSTEM_ERROR Worker exit detail: It exits.\n"
+    waits = "".join(f"(WorkerDict pid=833) {line}\n" for line in timed_out("2.6", 1, 9).splitlines())
+    assert told(died + waits)[1] == () == told(waits + died)[1]
+    elsewhere = waits.replace("pid=833", "pid=833, ip=10.0.0.9").splitlines()[1]
+    assert told(died + elsewhere)[1] == ()  # the line that tells its host is lost
+
+
+def test_what_nvidia_smi_wrote_into_a_line_of_torch_is_no_ranks() -> None:
+    line = f"{header('2.8', 1)}[PG ID 0 (Unable to determine the device handle for GPU0000:03:00.0: Unknown Error\n"
+    assert told(timed_out("2.8", 1, 9) + line) == ("gpu_fault", ())

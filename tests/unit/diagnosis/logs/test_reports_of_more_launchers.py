@@ -114,3 +114,15 @@ def test_of_whom_only_the_launcher_tells_that_he_ended_it_is_not_said_that_he_wa
 def test_a_worker_of_ray_has_its_rank_by_its_pid_on_its_own_host() -> None:
     waits = marked(timed_out("2.6", 3, 9), "(WorkerDict pid=833, ip=10.0.0.9) ")
     assert "rank 3: a worker" in verdict(waits + _DIED.format("10.0.0.9", 833)).because[1].fact
+
+
+def test_who_told_an_end_is_named_and_no_command_that_says_nothing_of_it() -> None:
+    deepspeed = "[ERROR] [launch.py:321:sigkill_handler] ['python', '--local_rank=1'] exits with return code = -7\n"
+    assert "a process of this node ended with signal 7" in verdict(deepspeed).summary
+    mpirun = verdict(_FIRST.format(0))
+    assert "the first that mpirun saw" in mpirun.because[0].fact
+
+
+def test_what_decides_nothing_begins_with_what_says_most() -> None:
+    child = RAISED.replace("ValueError: shard 17 is empty", "torch.distributed.elastic.errors.ChildFailedError:")
+    assert "rank 0: ended with signal 6" in verdict(child + _table((0, -6), (1, -6))).summary
