@@ -1,15 +1,27 @@
-"""From evidence to verdicts: reduce each rank, build the case, analyze it, let the arbiter decide, word it."""
+"""From evidence to verdicts: reduce each rank, build the case, analyze it, ask each explanation, tell the one that is
+first in PRECEDENCE, in words; the others are listed with why not."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from stallwatch.diagnosis import arbiter
 from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.analysis import Analysis, analyze_job
-from stallwatch.diagnosis.claim import Claim, doubtful
+from stallwatch.diagnosis.claim import Claim, Saying, doubtful, named, waiting_facts
+from stallwatch.diagnosis.claims import (
+    calls_without_recorder,
+    collective_mismatch,
+    gpu,
+    init_missing,
+    moving,
+    not_entered,
+    p2p_unmatched,
+    rank_left,
+    slow_rank,
+    told_by_logs,
+)
 from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
@@ -21,7 +33,7 @@ from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
+from stallwatch.model.verdict import Cause, CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
 from stallwatch.progress.job_progress import overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
@@ -89,7 +101,7 @@ def judge_case(case: Case) -> tuple[Verdict, ...]:
     """Given a case, return its verdict; where detection measured ranks that are slow, and this is none of a job that
     stands and names others or none, a second one of those ranks: it comes first once it is sure."""
     analysis = analyze_job(case)
-    claim, rejected = arbiter.decide(analysis)
+    claim, rejected = _decide(analysis)
     claim = doubtful(case, claim)
     verdict = _verdict(analysis, claim, rejected, case.activities)
     held_back = case.held_back
@@ -101,6 +113,105 @@ def judge_case(case: Case) -> tuple[Verdict, ...]:
     measured = _verdict(analysis, measured_slow(analysis, held_back), overruled, case.activities)
     return (measured, verdict) if held_back.sure else (verdict, measured)
 
+
+# Which explanation is told: the earlier fact wins.
+
+# Gone, stopped, GPU or fabric, raised, never at rendezvous, then the structure of waits, then who is elsewhere.
+PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
+    rank_left.exited,
+    told_by_logs.ended,
+    rank_left.stopped,
+    gpu.gpu_fault,
+    gpu.fabric_fault,
+    gpu.kernel_stuck,
+    rank_left.raised,
+    told_by_logs.raised,
+    init_missing.claim,
+    told_by_logs.init,
+    calls_without_recorder.roots_differ,
+    collective_mismatch.claim,
+    p2p_unmatched.sizes_differ,
+    calls_without_recorder.mismatch,
+    p2p_unmatched.cycle_of_waits,
+    p2p_unmatched.unrecorded,
+    init_missing.groups_differ,
+    init_missing.group_not_made,
+    not_entered.comm_stuck,
+    not_entered.skipped,
+    not_entered.behind_a_lock,
+    moving.waiting,
+    not_entered.claim,
+    rank_left.left_the_loop,
+    calls_without_recorder.launched_less,
+    calls_without_recorder.called_elsewhere,
+    told_by_logs.barrier,
+    calls_without_recorder.watchdog,
+    told_by_logs.communicator,
+    told_by_logs.over,
+    collective_mismatch.one_call_off,
+    slow_rank.slow_rank,
+    moving.healthy,
+)
+
+
+def _decide(analysis: Analysis) -> tuple[Claim, tuple[Rejected, ...]]:
+    """Given the analysis, return the claim to tell and what was rejected for it."""
+    claims: list[Claim] = []
+    rejected: list[Rejected] = []
+    for explanation in PRECEDENCE:
+        said = explanation(analysis)
+        if isinstance(said, Rejected):
+            rejected.append(said)
+        elif said is not None:
+            claims.append(said)
+    if not claims:
+        return _undecided_claim(analysis), tuple(rejected)
+    first = claims[0]
+    for other in claims[1:]:
+        if other.cause != first.cause:
+            rejected.append(Rejected(other.cause, _why_later(first, other)))
+    return first, _once(rejected, first.cause)
+
+
+def _why_later(first: Claim, other: Claim) -> str:
+    if other.culprits and set(other.culprits) <= set(first.culprits):
+        return f"true of {named(other.culprits)} as well, and follows from {first.cause}"
+    return f"{first.cause} is the earlier fact"
+
+
+def _once(rejected: list[Rejected], told: Cause) -> tuple[Rejected, ...]:
+    seen: dict[Cause, Rejected] = {}
+    for item in rejected:
+        if item.cause != told:
+            seen.setdefault(item.cause, item)
+    return tuple(seen.values())
+
+
+def _undecided_claim(analysis: Analysis) -> Claim:
+    return told_by_logs.undecided(analysis) or Claim(
+        "undecided", (), "possible", waiting_facts(analysis), missing=_missing(analysis)
+    )
+
+
+def _missing(analysis: Analysis) -> tuple[str, ...]:
+    """Given an analysis that decides nothing, return what evidence would decide, each as a noun phrase: "a stack of
+    rank 3"."""
+    case = analysis.case
+    texts: list[str] = []
+    if case.unobserved:
+        texts.append(f"any evidence of {named(case.unobserved)}")
+    silent = [rank for rank in case.observed if not case.recorded(rank) and not case.activity(rank).end.gone]
+    if silent:
+        texts.append(f"a flight recorder dump of {named(silent)}")
+    blind = [rank for rank in case.observed if not case.activity(rank).known]
+    if blind:
+        texts.append(f"a stack of {named(blind)}")
+    if case.looks < 2:
+        texts.append("a second look some seconds later")
+    return tuple(texts)
+
+
+# How it is told.
 
 # What holds every rank at once though nobody waits for anybody; other places where all may stand (an empty queue, a
 # socket) are those of jobs that have nothing to do.

@@ -51,7 +51,7 @@ class CauseTraits(NamedTuple):
         return self.state in ("undecided", "waits", "slow", "well")
 
 
-# In the order of the documents. Which one is told where several fit: PRECEDENCE (diagnosis/arbiter.py).
+# In the order of the documents. Which one is told where several fit: PRECEDENCE (diagnosis/verdicts.py).
 CAUSES: dict[Cause, CauseTraits] = {
     "not_entered": CauseTraits(
         "stuck", "program", "recorders", "all_nodes", deadly=False, ends_with="culprits",

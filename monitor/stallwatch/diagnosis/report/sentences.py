@@ -18,7 +18,7 @@ from stallwatch.model.verdict import Cause, Verdict, cost_of
 
 Activities = Mapping[int, RankActivity]
 _PARTS_SHOWN = 4
-_UNSEEN = "any evidence of "  # as the arbiter words what is missing
+_UNSEEN = "any evidence of "  # as verdicts.py words what is missing
 
 
 def summary(verdict: Verdict, activities: Activities, aside: SentenceExtras = NOTHING_ASIDE) -> str:
