@@ -18,7 +18,8 @@ def is_decidable(case: Case, engine: Engine, seen: Seen, style: Style | None = N
         return False
     if truth.cause in ("rank_exited", "process_stopped"):
         return True  # the process table says it
-    if style.captured or (style.anonymous and engine.program.mesh.sizes["pp"] > 1):
+    transfers = any(call.kind == "p2p" for calls in engine.program.calls.values() for call in calls)
+    if style.captured or (style.anonymous and transfers):
         return False  # what the others wait in, or for whom, is recorded nowhere
     if truth.needs_history and seen.since and seen.since >= truth.step:
         return False

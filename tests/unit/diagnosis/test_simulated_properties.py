@@ -77,14 +77,14 @@ def test_one_collective_called_for_another_is_a_mismatch_though_transfers_close_
 
 
 _ONCE_WRONG = (
-    700000039, 700000064, 700000144,  # gloo's pipelines: stages that nothing recorded tells apart
-    520001049,  # two that exchange in a ring, and one step in all
+    700000039, 700000064, 700000144, 703000159,  # gloo's pipelines: stages that nothing recorded tells apart
+    520001049, 703000105,  # two that exchange in a ring, and one step in all
     140000636,  # a call left out that pairs with the next
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", _ONCE_WRONG)
 def test_what_was_told_wrong_once_is_told_right(seed: int) -> None:
-    found = play(seed, 64)
+    found = play(seed, 32)
     assert found is not None
     assert found.right and not found.failed, (found.verdict.cause, found.verdict.culprits, found.verdict.summary)

@@ -260,9 +260,10 @@ def _distance(group: Group, rank: int, peer: int) -> int | None:
 
 
 def _begin_alike(steps: Sequence[Sequence[_Step]]) -> bool:
-    """All but one at most: stages of an interleaved pipeline exchange round and round as well, and begin each in its
-    own way."""
-    alike = Counter(tuple(step.token for step in of_one[:_BEGINNING]) for of_one in steps)
+    """All but one at most, in the first half of what each of them has called: stages of an interleaved pipeline
+    exchange round and round as well, and begin each in its own way."""
+    length = min(_BEGINNING, max(min(map(len, steps), default=0) // 2, _WAY))
+    alike = Counter(tuple(step.token for step in of_one[:length]) for of_one in steps)
     return alike.most_common(1)[0][1] >= _most_of(len(steps))
 
 
@@ -308,6 +309,10 @@ def _ways_between(case: Case, steps: Mapping[int, Sequence[_Step]]) -> dict[int,
         for rank, own in steps.items()
     }
     whole = all(case.summaries[rank].whole for rank in steps)
+    if sum(map(bool, meetings.values())) < 2:
+        # They never met: half of what all of them have called lies before whatever one of them did otherwise.
+        shortest = min(map(len, steps.values()), default=0) // 2 if whole else 0
+        return {rank: (tuple(step.token for step in own[:shortest]), True) for rank, own in steps.items()}
     firsts = [steps[rank][places[0]].seq for rank, places in meetings.items() if places]
     ways = {}
     for rank, own in steps.items():
