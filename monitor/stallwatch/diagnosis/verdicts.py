@@ -28,7 +28,7 @@ from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
-from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call
+from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
@@ -281,7 +281,7 @@ def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtr
         apart=claim.apart,
         parts=tuple((rank_ranges(ranks), what, _called_at(analysis, ranks, site)) for ranks, what, site in claim.parts),
         race=claim.race,
-        others_at=_others_at(analysis, claim, shown or waiting),
+        others_at=_others_at(analysis, claim, shown or waiting or _others(analysis, claim)),
         told=claim.told,
         unnamed=claim.unnamed,
     )
@@ -303,15 +303,36 @@ def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
     called = _called_at(analysis, (rank,), site)
     if called:
         return f"called at {called}"
-    return (
-        f"standing at {format_location(activity.place.frame)}"
-        if activity.place.gpu_sync and activity.place.frame
-        else ""
-    )
+    stands = activity.place.gpu_sync or activity.call.in_collective is not False
+    return f"standing at {format_location(activity.place.frame)}" if stands and activity.place.frame else ""
+
+
+_PLACES_SHOWN = 2  # where those that wait stand at several lines
+
+
+def _several_places(ranks: Sequence[int], places: Sequence[str]) -> str:
+    """ "rank 0 at pipe.py:127 in pipe, ranks 2-3 at pipe.py:131 in pipe, 4 more elsewhere"."""
+    by_place: dict[str, list[int]] = {}
+    for rank, place in zip(ranks, places, strict=True):
+        if place:
+            by_place.setdefault(place.partition(" at ")[2], []).append(rank)
+    shown = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))[:_PLACES_SHOWN]
+    more = len(ranks) - sum(len(there) for _, there in shown)
+    said = [f"{waiters(rank_ranges(there), verb='')} at {place}" for place, there in shown]
+    return ", ".join([*said, f"{more} more elsewhere"] if said and more else said)
+
+
+def _others(analysis: Analysis, claim: Claim) -> list[int]:
+    """Of a mismatch after which nobody is known to wait: all but the culprits, of whom a stack was read."""
+    if claim.cause != "collective_mismatch" or not claim.culprits:
+        return []
+    return [
+        rank for rank in analysis.case.observed if rank not in claim.culprits and analysis.case.activity(rank).known
+    ]
 
 
 def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
-    """The line of the call in which most of those stand that wait; "" where they stand at several."""
+    """The line of the call in which most of those stand that wait; where they stand at several, the first of these."""
     sites: dict[int, str] = {}
     records: dict[int, int] = {}
     for wait in analysis.graph.waits:
@@ -323,7 +344,7 @@ def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
     counts = Counter(places)
     most = max(sorted(counts), key=counts.__getitem__, default="")
     if not most or 2 * counts[most] <= len(places):
-        return ""
+        return _several_places(waiting, places)
     one = waiting[places.index(most)]
     through = parallel_call(_frames_of_call(analysis, one, records.get(one)))
     return f"{most}, in {through}" if through else most

@@ -62,7 +62,8 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
             "and the one that was aborted may be an innocent one"
         )
     at, now = culprits.called()
-    waits = f"; {_others_wait(verdict)} in vain in theirs{_others_at(culprits)}" if verdict.waiting else ""
+    others = f"; the others: {culprits.aside.others_at}" if culprits.aside.others_at else ""
+    waits = f"; {_others_wait(verdict)} in vain in theirs{_others_at(culprits)}" if verdict.waiting else others
     tail = now + waits + _hedge(verdict, culprits)
     if mismatch is None:
         return (
@@ -114,7 +115,7 @@ def _group_order(verdict: Verdict, culprits: Culprits) -> str:
     if stands and culprits.first and culprits.first.place.gpu_sync:
         stands += culprits.call_site(", for a call made at ")
     if culprits.single:
-        rest = f", while {_others_wait(verdict)} for it in {_operation(verdict)}" if verdict.waiting else ""
+        rest = f", while {_wait_for(verdict, culprits)}" if verdict.waiting else ""
         order = "enters its process groups in another order than they do"
         why = f"it {order}" if _is_certain(verdict) else f"consistent with a rank that {order}"
         return f"{stands or culprits.who() + ' waits'}{rest}: {why}"
@@ -232,7 +233,7 @@ def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
-    waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
+    waits = f"; {_others_wait(verdict)} in {_operation(verdict)}{_others_at(culprits)}" if verdict.waiting else ""
     if not culprits.single:
         runs = "run kernels that are no communication and do not end"
         certain = _is_certain(verdict)
@@ -247,7 +248,7 @@ def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
 def _fault(what: str) -> Callable[[Verdict, Culprits], str]:
     def sentence(verdict: Verdict, culprits: Culprits) -> str:
         shown = next((fact.fact for fact in verdict.because), "")
-        waits = f"; {_others_wait(verdict)} in {_operation(verdict)}" if verdict.waiting else ""
+        waits = f"; {_others_wait(verdict)} in {_operation(verdict)}{_others_at(culprits)}" if verdict.waiting else ""
         who = f" of {culprits.who(inside=True)}" if verdict.culprits else ""
         fault = f"reports a fault{': ' + shorten(shown, 160) if shown else ''}"
         return f"the {what}{who} {fault}{waits}{_hedge(verdict, culprits) if verdict.culprits else ''}"
@@ -342,7 +343,9 @@ def _hedge(verdict: Verdict, culprits: Culprits) -> str:
 
 
 def _operation(verdict: Verdict) -> str:
-    return f"{operation_name(verdict.operation) or 'a collective'}{_number(verdict)}"
+    """What the others wait in; where no recorder shows it, it may be a collective as well as a transfer."""
+    unknown = "communication" if verdict.seq is None else "a collective"
+    return f"{operation_name(verdict.operation) or unknown}{_number(verdict)}"
 
 
 def _number(verdict: Verdict) -> str:

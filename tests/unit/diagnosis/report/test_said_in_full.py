@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, SourceBlock, SourceLine
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
 from tests.builders.texts import RAISED, marked, of_logs, ranked, timed_out
 
 _TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -132,3 +132,30 @@ def test_who_is_missing_from_the_start_is_named_with_its_host() -> None:
     verdict = _first(replace(evidence(*(Rank(rank) for rank in range(4))), ranks=ranks))
     assert (verdict.cause, verdict.culprits) == ("init_missing", (3,))
     assert "Rank 3 (pid 1003 on node7)" in verdict.summary
+
+
+def _pipe(rank: int, line: int) -> Rank:
+    """gloo's Work.wait is C++: nothing tells in what it waits but that it stands below a line of a send or receive."""
+    frames = (
+        CodeFrame("recv", f"{_TORCH}/distributed/distributed_c10d.py", 2800),
+        CodeFrame("pipe", "/srv/job/pipe.py", line),
+        _MODULE,
+    )
+    return Rank(rank, STEPS, len(STEPS), frames=frames, wchan="futex_do_wait", backend="gloo")
+
+
+def test_where_the_others_stand_at_several_lines_the_first_of_them_are_told() -> None:
+    sleeper = Rank(1, STEPS, len(STEPS), frames=SLEEPS, backend="gloo")
+    verdict = _first(evidence(_pipe(0, 127), sleeper, _pipe(2, 131), _pipe(3, 129)))
+    assert verdict.culprits == (1,)
+    assert "rank 0 at /srv/job/pipe.py:127 in pipe, rank 2 at /srv/job/pipe.py:131 in pipe, 1 more" in verdict.summary
+
+
+def test_a_rank_that_uses_its_groups_in_another_order_is_told_with_the_line_of_the_others() -> None:
+    dp = Group("1", "dp", (0, 1, 2, 3), 1)
+    usual = (Call(W4, elements=500, line=10), Call(dp, elements=7, line=11)) * 4
+    swapped = Rank(0, (*usual, usual[1]), len(usual), frames=_call(), wchan="futex_do_wait")
+    others = [Rank(rank, (*usual, usual[0]), len(usual), frames=_call(), wchan="futex_do_wait") for rank in (1, 2, 3)]
+    verdict = _first(evidence(swapped, *others))
+    assert (verdict.cause, verdict.culprits) == ("group_order", (0,))
+    assert "called at /srv/job/train.py:10 in step: consistent with a rank that enters" in verdict.summary
