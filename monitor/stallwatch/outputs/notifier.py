@@ -30,6 +30,7 @@ logger = logging.getLogger("stallwatch.outputs")
 _ATTEMPT_SECONDS = 15.0
 # Nobody acts on yesterday's stall. By wall time, which lives over a restart; a day is so long that steps do not matter.
 _OLDEST_SECONDS = 24 * 3600.0
+_SAVE_AGAIN_SECONDS = 5.0  # after a disk has not taken what was told
 _REST_SECONDS = 60.0  # after the last word: until then what writes them down is kept
 
 
@@ -84,7 +85,8 @@ class Notifier:
         self._cap = cap or NoCap()
         self._changed = threading.Condition()
         self._spool = Spool()
-        self._saved = self._spool
+        self._tried = self._spool
+        self._save_again_ns: int | None = None  # the disk did not take it: from when on it is tried again
         self._left = LeftMessages()
         results = ("delivered", "repeated", "retried", "refused", "dropped")
         self._counts: Counter[str] = Counter(dict.fromkeys(results, 0))
@@ -102,7 +104,7 @@ class Notifier:
         """Read what was told before, and begin to send; where the disk hangs, nothing is known of it. Raise UsageError
         where the folder cannot be used."""
         try:
-            self._spool = self._saved = self._file.load()
+            self._spool = self._tried = self._file.load()
         except DiskHangs as error:
             self._disk_problem = f"{error.strerror}; what was told before is not known"
             logger.warning("%s: %s", self.name, self._disk_problem)
@@ -234,7 +236,12 @@ class Notifier:
             return _Batch(tuple(self._spool.queue[place] for place in places), doubted)
 
     def _has_work(self) -> bool:
-        return self._spool is not self._saved or self._is_to_prepare or self._is_to_rest()
+        return self._is_to_save() or self._is_to_prepare or self._is_to_rest()
+
+    def _is_to_save(self) -> bool:
+        """It has changed, or a disk that did not take it may do so now."""
+        again = self._save_again_ns is not None and self._clock.monotonic_ns() >= self._save_again_ns
+        return self._spool is not self._tried or again
 
     def _prepare(self) -> None:
         """While an incident is still looked at: on a busy node the start of what tells of it takes a second."""
@@ -253,7 +260,7 @@ class Notifier:
     def _seconds_to_wait(self) -> float | None:
         """Until something may be due that is not now; None where that is for others to say."""
         now_ns = self._clock.monotonic_ns()
-        moments = [self._rests_ns or 0]
+        moments = [self._rests_ns or 0, self._save_again_ns or 0]
         if self._spool.queue:
             budget_ns = self._cap.not_before_ns(self._spool.queue, now_ns) or 0
             moments += [*self._back_off.moments_ns(), budget_ns, self._left.until_ns]
@@ -319,17 +326,18 @@ class Notifier:
 
     def _save(self) -> None:
         current = self._spool
-        if current is self._saved:
+        if not self._is_to_save():
             return
+        self._tried, self._save_again_ns = current, None
         try:
             self._rests_ns = self._clock.monotonic_ns() + int(_REST_SECONDS * 1e9)
             self._file.save(current)
             self._disk_problem = None
         except OSError as error:
+            self._save_again_ns = self._clock.monotonic_ns() + int(_SAVE_AGAIN_SECONDS * 1e9)
             self._disk_problem = (
                 f"{self._file.path}: {error.strerror}; after a restart messages may be repeated or lost"
             )
-        self._saved = current
 
 
 def _is_told_soon(incident: Incident) -> bool:

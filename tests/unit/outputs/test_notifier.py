@@ -181,6 +181,34 @@ def test_a_full_disk_is_a_problem_that_is_told_while_it_goes_on_delivering(bench
     assert "after a restart messages may be repeated" in (bench.notifier.problem() or "")
 
 
+def test_what_a_disk_did_not_take_is_written_once_it_does_though_nothing_new_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that is killed then would tell all of it again."""
+    takes, save = [False], PlainSpoolFile.save
+    written, refused = queue.Queue[Spool](), queue.Queue[Spool]()
+
+    def save_if_it_takes(self: PlainSpoolFile, spool: Spool) -> None:
+        if not takes[0]:
+            refused.put(spool)
+            raise OSError(errno.ETIMEDOUT, "does not answer")
+        save(self, spool)
+        written.put(spool)
+
+    monkeypatch.setattr(PlainSpoolFile, "save", save_if_it_takes)
+    bench.answer(Delivered("ok"))
+    bench.publish(incident())
+    bench.settled(delivered=1)
+    while refused.get(timeout=WAIT).queue:
+        pass
+    with bench.notifier._changed:  # the worker waits: it has done with what was refused
+        takes[0] = True
+    bench.clock.advance(10)
+    bench.publish(incident())
+    assert written.get(timeout=5.0).told["llama-7b-1"]
+    assert PlainSpoolFile(bench.state / "slack.json").load().queue == ()
+
+
 def test_a_state_directory_that_cannot_be_is_refused_with_the_key_to_change() -> None:
     notifier = Notifier(
         "slack", PlainWords(), FakePoster(), FakeClock(), PlainSpoolFile(Path("/proc/nowhere/slack.json")), "warning"
