@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
@@ -20,36 +19,48 @@ class OwnUsage(msgspec.Struct, frozen=True):
     resident_bytes: int
 
 
-def own_usage(proc: Path = Path("/proc")) -> OwnUsage:
+def own_usage(proc: str = "/proc") -> OwnUsage:
     """Return CPU and memory of this process, its living children and theirs; ended ones count their CPU.
 
     Raise OSError where /proc cannot be read, for want of handles for instance: part of it would look like all.
     """
-    cpu_seconds, resident_bytes = 0.0, 0
+    ticks, pages = 0, 0
     children = [*_children(proc)]
     for pid in [os.getpid(), *children, *(grandchild for child in children for grandchild in _of(proc, child))]:
         try:
-            fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+            fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
         except _ENDED:
             continue
-        cpu_seconds += sum(map(int, fields[_TIMES])) / TICKS_PER_SECOND
-        resident_bytes += int(fields[_RSS]) * _PAGE_BYTES
-    return OwnUsage(cpu_seconds, resident_bytes)
+        ticks += sum(map(int, fields[_TIMES]))
+        pages += int(fields[_RSS])
+    return OwnUsage(ticks / TICKS_PER_SECOND, pages * _PAGE_BYTES)
 
 
-def _children(proc: Path) -> Iterable[int]:
+def _read(path: str) -> bytes:
+    # Without objects for path and file: of some twenty of these a second those took a tenth of a tick.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _children(proc: str) -> Iterable[int]:
     # One file per thread: children belong to the thread that started them.
-    own = proc / "self" / "task"
+    own = f"{proc}/self/task"
     for thread in os.listdir(own):
         try:
-            yield from map(int, (own / thread / "children").read_bytes().split())
+            yield from map(int, _read(f"{own}/{thread}/children").split())
         except _ENDED:
             continue
 
 
-def _of(proc: Path, pid: int) -> Iterable[int]:
+def _of(proc: str, pid: int) -> Iterable[int]:
     """Those that its main thread started: the launcher has no other."""
     try:
-        return map(int, (proc / str(pid) / "task" / str(pid) / "children").read_bytes().split())
+        return map(int, _read(f"{proc}/{pid}/task/{pid}/children").split())
     except _ENDED:
         return ()
