@@ -1,7 +1,6 @@
 """Files that are whole or not there, whoever reads them and whenever we end."""
 
 import os
-import secrets
 from pathlib import Path
 
 
@@ -12,7 +11,7 @@ def write_atomically(
     is renamed. The file has `mode` whatever our umask is. Raise OSError; nothing half-written stays behind."""
     if makes_folder:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    part = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
