@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from statistics import median, stdev
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +36,8 @@ _GROWS = 0.5  # of what it was: less comes by other batches, or by looks of a bu
 _GROWS_ERRORS = 4.0  # standard errors: it is asked again at every look
 _SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
+_Of = TypeVar("_Of", int, float)
+
 Column = tuple[tuple[int, int], ...]  # one rank: (ticks, of these waiting) of each look, oldest first
 
 
@@ -63,6 +66,9 @@ class Peers:
     def __init__(self, columns: Sequence[tuple[int, Column]]) -> None:
         self._columns = dict(columns)
         self._shares = {rank: [waited / ticks for ticks, waited in column] for rank, column in columns}
+        # By ranks, newest look first, as far as it was asked.
+        self._extremes: dict[frozenset[int], list[tuple[int, int, int]]] = {}
+        self._middles: dict[frozenset[int], list[float]] = {}
 
     def shares(self, window: int) -> dict[int, float]:
         """`waited_share` of each rank in the last looks, which are as many at least."""
@@ -71,6 +77,26 @@ class Peers:
     def column(self, rank: int, window: int) -> Column:
         """One rank's last looks."""
         return self._columns[rank][-window:]
+
+    def extremes(self, ranks: Sequence[int], window: int) -> list[tuple[int, int, int]]:
+        """Of each of the last looks, oldest first, the least and the most that these ranks waited, and how many of them
+        waited the least."""
+        found = self._extremes.setdefault(frozenset(ranks), [])
+        columns = [[waited for _, waited in self._columns[rank][-window : -len(found) or None]] for rank in ranks]
+        found += [(low := min(look), max(look), look.count(low)) for look in _newest_first(columns)]
+        return found[window - 1 :: -1]
+
+    def less(self, rank: int, others: Sequence[int], window: int) -> list[float]:
+        """`differences` of one rank in the last looks: by which share of each it waits less than the others' median."""
+        found = self._middles.setdefault(frozenset(others), [])
+        columns = [self._shares[other][-window : -len(found) or None] for other in others]
+        found += map(_middle, _newest_first(columns))
+        return [middle - own for middle, own in zip(found[window - 1 :: -1], self._shares[rank][-window:], strict=True)]
+
+
+def _newest_first(columns: Sequence[Sequence[_Of]]) -> list[tuple[_Of, ...]]:
+    """Look by look what columns of one length hold."""
+    return list(zip(*columns, strict=True))[::-1]
 
 
 def who_waits_least(
@@ -96,9 +122,15 @@ def who_waits_least(
         began = len(slow) == len(rest) and not apart() and apart(began=True) and _began(before(), slow, typical - most)
         if not apart(began=began):
             continue
-        ranks, others = tuple(sorted(slow)), [peers.column(rank, window) for rank in rest]
+        ranks, extremes = tuple(sorted(slow)), peers.extremes(rest, window)
         columns = [peers.column(rank, window) for rank in ranks]
-        nats = min(_evidence(column, others, minimum_share) / _spell(column, others) for column in columns)
+        evidence = [_evidence(column, extremes, len(rest) + 1, minimum_share) for column in columns]
+        # A spell makes it less: what is too little without it is so with it.
+        if min(evidence) < SUSPECT_NATS:
+            continue
+        others = [peers.column(rank, window) for rank in rest]
+        spells = [looks_of_a_draw(peers.less(rank, rest, window)) for rank in ranks]
+        nats = min(one / spell for one, spell in zip(evidence, spells, strict=True))
         if nats >= SUSPECT_NATS and all(_lasts(column, others) for column in columns):
             return Least(ranks, nats, window, since_ns, most, typical)
     return None
@@ -258,25 +290,20 @@ def _less(mine: Column, others: Sequence[Column]) -> float:
     return waited[len(waited) // 2] - waited_share(mine)
 
 
-def _spell(mine: Column, others: Sequence[Column]) -> float:
-    """For how many looks one draw of this rank stands."""
-    return looks_of_a_draw(differences([(0, mine), *((1, other) for other in others)], (0,)))
-
-
-def _evidence(mine: Column, others: Sequence[Column], minimum_share: float) -> float:
+def _evidence(mine: Column, others: Sequence[tuple[int, int, int]], ranks: int, minimum_share: float) -> float:
     """How unlikely it is that peers who are alike make one of them the least so often (Chernoff's bound, in nats).
+    `others`: `Peers.extremes`; `ranks`: how many they are with this one.
 
     In a look with k of n at the least, each of the n is among them with a probability of k/n, whatever the job does.
     """
     looks, times, expected = 0, 0, 0.0
-    for place, (ticks, waited) in enumerate(mine):
-        waits = [waited, *(other[place][1] for other in others)]
-        low = min(waits)
-        if max(waits) - low < max(1.0, minimum_share * ticks):
+    for (ticks, waited), (low, high, least) in zip(mine, others, strict=True):
+        apart = (high if high > waited else waited) - (low if low < waited else waited)
+        if apart < 1 or apart < minimum_share * ticks:
             continue
         looks += 1
-        times += waited == low
-        expected += waits.count(low) / len(waits)
+        times += waited <= low
+        expected += ((waited <= low) + (least if low <= waited else 0)) / ranks
     if not looks or times <= expected:
         return 0.0
     return looks * divergence(times / looks, expected / looks)
