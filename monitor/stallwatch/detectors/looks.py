@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
-from statistics import median_low, stdev
+from statistics import median_low
 
 import msgspec
 
@@ -363,7 +363,10 @@ def _offset(offsets: Sequence[int]) -> tuple[int, float]:
     middle = median_low(offsets)
     if 2 * offsets.count(middle) > len(offsets):
         return middle, 0.0
-    return middle, 1.25 * stdev(offsets) / sqrt(len(offsets))
+    # Of whole numbers: statistics.stdev goes by way of fractions, which took a tenth of a tick of eight ranks.
+    looks = len(offsets)
+    squares = looks * sum(one * one for one in offsets) - sum(offsets) ** 2
+    return middle, 1.25 * sqrt(squares / (looks * (looks - 1))) / sqrt(looks)
 
 
 def _rate(peers: Sequence[Member]) -> float:
