@@ -1,7 +1,7 @@
 """What the daemon has seen of each rank, and since when: the only place that counts ages.
 
 A word's age begins when we saw it change in our own snapshots; the record's own time of a step is believed only between
-the two snapshots that saw it. Time in which our own tick was late is not counted: what stopped us may have stopped the
+the two readings that saw it. Time in which our own tick was late is not counted: what stopped us may have stopped the
 job as well (a suspended machine, a frozen container).
 """
 

@@ -58,9 +58,16 @@ def test_a_step_moves_and_is_dated_by_the_record_between_the_looks_that_saw_it()
     one, two = beat(step=1), beat(step=2, last_step_ns=at(0.4))
     ticks = after(one, two)
     assert (ticks.moved, ticks.stepped, ticks.step_since_ns) == (True, True, at(0.4))
-    for last_step_ns in (at(-0.1), at(1.1), None):
+    for last_step_ns in (at(-0.6), at(1.1), None):
         assert after(one, beat(step=2, last_step_ns=last_step_ns)).step_since_ns == at(1)
     assert not after(one, two, two).moved
+
+
+def test_a_step_between_the_reading_of_a_record_and_its_snapshot_is_dated_by_the_record() -> None:
+    """The snapshot waited for a slower sensor: dated by the next one, the last step of a job was a second too young."""
+    one, two = beat(step=1, last_step_ns=at(-0.3)), beat(step=2, last_step_ns=at(-0.1))
+    assert after(one, two).step_since_ns == at(-0.1)
+    assert after(two, beat(step=3, last_step_ns=at(-0.3))).step_since_ns == at(1), "it came before the step before it"
 
 
 def test_counters_of_a_long_step_move_once_they_are_more_than_what_the_step_left() -> None:
