@@ -49,6 +49,7 @@ _LASTS_NS = 20 * SECOND_NS
 _COSTS_NS = 5 * SECOND_NS
 _SOON_NS = 8 * SECOND_NS
 _WHILES = 3
+_WARM_UP_NS = 60 * SECOND_NS  # what has been so since the first steps may end with them: one rank compiles for longer
 _GOES_ON = 0.5  # of the difference, in the last seconds
 _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
@@ -214,12 +215,13 @@ class SlowDetector:
             return None
         since_ns = before.since_ns if before and same else least.since_ns
         lasts = same and _has_lasted(watched.looks, least, seen.at_ns - since_ns) and _goes_on(watched.looks, least)
-        confirmed = told or (lasts and least.sure and least.nats >= CONFIRM_NATS)
         slowness = slow_cost(watched.looks, _columns(watched.looks, least.ranks, least.looks), least.ranks, alive)
         share = least.peers_share - least.share
         first_share = before.first_share if before and same else share
         from_start = before.from_start if before and same else _is_from_start(watched, least)
         from_start = from_start and share <= _MORE * first_share
+        warms_up = from_start and seen.at_ns - since_ns < _WARM_UP_NS
+        confirmed = told or (lasts and not warms_up and least.sure and least.nats >= CONFIRM_NATS)
         found_looks = before.found_looks if before and same else watched.looks.count
         lately = min(watched.looks.count - found_looks, len(watched.looks.looks))
         grows = bool(lately) and becomes_more(_columns(watched.looks, least.ranks, lately), least.ranks)

@@ -112,6 +112,8 @@ def untold(incident: Incident, verdict: Verdict | None, least_share: float) -> s
     finding = _finding(incident)
     by_statistics = finding is not None and finding.stage == "confirmed" and finding.ranks == verdict.culprits
     sure = by_statistics or (verdict.slowness is not None and is_sure(verdict.slowness))
+    if finding is not None and finding.from_start and finding.stage != "confirmed":
+        return "it has been so since the first steps, and may end with them (compilation, warm-up)"
     if not sure:
         return f"it must have been so for {_SURE_SECONDS:g} s and {_SURE_STEPS} steps"
     if verdict.by_design:

@@ -16,7 +16,7 @@ def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:
 
 
 def test_a_rank_for_which_the_others_wait_is_named_within_seconds() -> None:
-    findings = found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 60)), "slow")
+    findings = found(run(job_run(held_back([0.66, 0.66, 0.66, 0.0]), 80)), "slow")
     assert findings[0][1].ranks == (3,)
     assert findings[0][0] <= 20
     assert any(finding.stage == "confirmed" for _, finding in findings)

@@ -57,7 +57,12 @@ def test_of_a_rank_that_becomes_slow_in_a_job_that_was_even_it_is_known_at_once_
 ):
     job = Job("sleep", 4, 1.0, 2, 60.0)
     assert min(confirmed_at(job, 90, 1)) < (75, (2,))
-    assert confirmed_at(job._replace(onset_seconds=0.0), 40, 1)[0][0] >= 20
+    assert confirmed_at(job._replace(onset_seconds=0.0), 70, 1)[0][0] >= 60
+
+
+def test_a_rank_that_warms_up_for_longer_is_no_slow_rank() -> None:
+    """It compiles: its first steps, half a minute of them, take twice as long."""
+    assert not confirmed(Job("sleep", 4, 1.0, 1, 0.0, lasts_seconds=30.0), 75, 1)
 
 
 def test_new_is_what_nobody_had_for_as_long() -> None:

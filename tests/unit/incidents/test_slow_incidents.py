@@ -59,6 +59,17 @@ def test_a_suspected_slow_rank_is_told_when_a_look_at_its_arrivals_shows_it_for_
     assert story.severity == severity
 
 
+@pytest.mark.parametrize(("stage", "severity"), [("suspect", "none"), ("confirmed", "warning")])
+def test_what_may_be_a_warm_up_is_told_once_it_has_outlasted_one(stage: str, severity: str) -> None:
+    """Its arrivals show a slow rank; since the first steps, in which one rank compiles for longer than the others."""
+    story, slow = Story(), msgspec.structs.replace(finding("slow", stage), from_start=True)
+    story.at(20, slow, jobs=[facts(moved=True)])
+    story.looked()
+    story.judged(slow_report((0, 1, 2, 3), 0.06, 10.0))
+    story.at(22, slow)
+    assert story.severity == severity
+
+
 def test_what_the_program_gives_a_rank_by_design_is_shown_and_nobody_is_told() -> None:
     story, why = Story(), "rank 0 alone is at train.py:9, and so since its first steps"
     slow = msgspec.structs.replace(finding("slow", "confirmed"), from_start=True)
