@@ -115,7 +115,7 @@ def _contradicts(summaries: Mapping[int, RankSummary], members: Mapping[int, Gro
     }
     behind = {rank: m.stream.last_seq for rank, m in members.items() if not m.stream.cut_short}
     return any(
-        behind[other] < seq and _is_later(summaries[rank], summaries[other])
+        behind[other] < seq and _is_later(summaries, rank, other, members)
         for (rank, seq), other in product(ahead.items(), _least(behind))
     )
 
@@ -133,13 +133,19 @@ def _last_of_all(member: GroupStream, after: int) -> int | None:
     return None
 
 
-def _is_later(one: RankSummary, other: RankSummary) -> bool:
-    """True when the other's dump is surely not older: both stand, or it was taken well after."""
-    if one.advanced is False and other.advanced is False:
+def _is_later(summaries: Mapping[int, RankSummary], rank: int, peer: int, members: Mapping[int, GroupStream]) -> bool:
+    """True when the peer's dump is surely not older: this group stands on both, or it was taken well after. Where
+    training stands a side thread's group goes on, and ranks dump one after the other."""
+    one, other = summaries[rank], summaries[peer]
+    if all(_stands(summaries[number], members[number]) for number in (rank, peer)):
         return True
     if one.captured_at_ns is None or other.captured_at_ns is None:
         return False
     return other.captured_at_ns - one.captured_at_ns > _APART_NS
+
+
+def _stands(summary: RankSummary, member: GroupStream) -> bool:
+    return summary.advanced is False and member.stream.lane not in summary.advanced_lanes
 
 
 def doubt(case: Case) -> None:

@@ -7,11 +7,14 @@ import pytest
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.job.groups import GroupStream
+from stallwatch.diagnosis.job.untold import untold_backends
 from stallwatch.diagnosis.recorder.operations import by_backend, completion_of
 from stallwatch.diagnosis.recorder.reduce import transfer_ends
 from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operation
-from stallwatch.model.summary import ANY
+from stallwatch.model.summary import ANY, RankSummary, Stream
+from stallwatch.model.summary import Call as SummaryCall
 from stallwatch.model.verdict import Verdict
 from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, loop, recorder, transfer, world
 from tests.simulator.semantics import SEMANTICS, is_no_worse, rewritten
@@ -209,3 +212,18 @@ def test_a_group_status_that_moved_tells_of_ends() -> None:
     assert completion_of([silent]) == "none_retired"
     told = msgspec.structs.replace(silent, status=(GroupStatus(0, 12, -1, 11),))
     assert completion_of([told]) == "retired"
+
+
+@pytest.mark.parametrize(("moves", "silent"), [((), True), ((1,), False)])
+def test_a_side_thread_s_group_goes_on_between_two_dumps_of_a_look(moves: tuple[int, ...], silent: bool) -> None:
+    """Ranks dump in turns: beside a training that stands, a keep-alive's next call was over on one rank and not yet in
+    the dump of another, and a circle of groups was undecided for ever, since gloo was taken to tell of no end."""
+    summaries, members = {}, {}
+    for rank, calls in ((0, 36), (1, 37)):
+        call = SummaryCall(0, "all_reduce", 1, "Float", "beside.py:19 keep_busy")
+        stream = Stream("", "1", "gloo", (0, 1), 1, bytes(2 * calls), completed=calls, lane=1)
+        summaries[rank] = RankSummary(
+            rank, 2, ("gloo",), (call,), (stream,), advanced=False, advanced_lanes=moves, completion=("retired",)
+        )
+        members[rank] = GroupStream(summaries[rank], stream)
+    assert (untold_backends(summaries, [members]) == {"gloo"}) is silent
