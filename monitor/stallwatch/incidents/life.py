@@ -27,6 +27,7 @@ class IncidentLife(msgspec.Struct, frozen=True):
     capturing: bool = False  # the last look is under way
     ready: bool = False  # the last look holds all that a verdict needs
     judging: bool = False
+    partial: bool = False  # what is being judged is ready, but not done
     judged_look: int = 0  # the look that the present verdict rests on
     judgements_failed: int = 0
     confirmed_ns: int | None = None

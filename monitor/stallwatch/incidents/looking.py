@@ -19,7 +19,8 @@ _LAST_REPEAT_SECONDS = 300.0
 _SETTLED_SECONDS = 3.0
 # A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
 _EARLY_SECONDS = 0.4
-_STANDS_SECONDS = 60.0  # waits that pass have passed
+# The third look of what stays undecided comes half a minute into it; a wait that passes has mostly passed by then.
+_STANDS_SECONDS = 20.0
 _BEFORE_SECONDS = 15.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
 
 
@@ -60,7 +61,8 @@ def judged(
     earlier: Sequence[Incident] = (),
 ) -> IncidentLife:
     """Take in the verdict, or that there is none, and plan the next look. `earlier`: incidents of the past."""
-    early, life = life.early, replace(life, judging=False, judged_look=event.look, early=False)
+    early, more = life.early, life.partial and not life.capturing
+    life = replace(life, judging=False, judged_look=event.look, early=False, partial=False)
     if early and not (event.report and event.report.verdicts and event.report.verdicts[0].cause == "process_stopped"):
         return replace(life, judged_look=event.look - 1)  # nothing else is said by half a look
     if event.report is None or not event.report.verdicts:
@@ -93,6 +95,8 @@ def judged(
     since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else now_ns
     incident = replace(incident, verdict_since_ns=since_ns)
     life = replace(life, incident=noted(incident, what, wall_ns, actions))
+    if more and verdict.cause == "undecided":
+        return replace(life, judged_look=event.look - 1)  # its last evidence came while it was judged
     return _plan(life, verdict, config, since_ns, now_ns)
 
 
@@ -122,7 +126,7 @@ def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: lis
     worth_it = confirmed or life.family == "slow"
     if worth_it and life.ready and not life.judging and life.judged_look < life.looks:
         actions.append(Judge(life.incident, life.looks))
-        return replace(life, judging=True)
+        return replace(life, judging=True, partial=life.capturing)
     early_ns = early_judgement_ns(life)
     if confirmed and early_ns is not None and now_ns >= early_ns:
         actions.append(Judge(life.incident, life.looks))
