@@ -29,7 +29,7 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import FOR_EVER, RANK, WARM_UP, hang, main, stands, train
+from tests.controls.common import FOR_EVER, RANK, WARM_UP, hang, main, stands, stop, train
 from tests.controls.freezer import Freezer
 from tests.controls.slow_mount import mounted
 
@@ -160,7 +160,7 @@ def own_store_never_answers() -> None:
         time.sleep(FOR_EVER)
     time.sleep(1)
     store = dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
-    os.kill(child, signal.SIGSTOP)
+    stop(child)
     store.set("epoch", "1")
     store.get("epoch")  # here
 

@@ -37,6 +37,7 @@ from tests.controls.common import (
     main,
     stands,
     step,
+    stop,
     train,
 )
 
@@ -238,7 +239,7 @@ def manager_is_stopped() -> None:
     """The process of a multiprocessing Manager is stopped: calls of its proxies never return."""
     manager = _FORK.Manager()
     shared = manager.dict()
-    os.kill(manager._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+    stop(manager._process.pid)  # type: ignore[attr-defined]
     shared["step"] = 1  # here
 
 

@@ -25,7 +25,20 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import DEVICE, FOR_EVER, RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, train
+from tests.controls.common import (
+    DEVICE,
+    FOR_EVER,
+    RANK,
+    STEP_SECONDS,
+    WARM_UP,
+    WORLD,
+    beat,
+    hang,
+    main,
+    stands,
+    stop,
+    train,
+)
 
 _STUCK = threading.Event()
 _CLONE_VFORK = 0x4000
@@ -208,7 +221,7 @@ def connects_to_a_full_backlog() -> None:
 def helper_is_stopped() -> None:
     """A helper that answers over a pipe was stopped (Ctrl-Z, a debugger)."""
     helper = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    helper.send_signal(signal.SIGSTOP)
+    stop(helper.pid)
     assert helper.stdin and helper.stdout
     helper.stdin.write(b"question\n")
     helper.stdin.flush()
