@@ -21,6 +21,7 @@ PROGRAMS = tuple(
         "training_services",
         "training_frameworks",
         "training_projects",
+        "training_reported",
     )
 )
 HANGS = tuple(
@@ -33,6 +34,7 @@ HANGS = tuple(
         "hangs_of_frameworks",
         "hangs_of_calls",
         "hangs_of_hosts",
+        "hangs_reported",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
