@@ -3,9 +3,9 @@
 Counters of the recorder are of the whole process: a saver's or a metrics thread's collectives are among them. They are
 the training thread's where its Python frames change as well; while those stand, whoever counts is another thread.
 
-A word's age begins when we saw it change in our own snapshots; the record's own time of a step is believed only between
-the two readings that saw it. Time in which our own tick was late is not counted: what stopped us may have stopped the
-job as well (a suspended machine, a frozen container).
+A word's age begins when we saw it change in our own snapshots; the record's own time of a step or phase is believed
+only between the two readings that saw it. Time in which our own tick was late is not counted: what stopped us may have
+stopped the job as well (a suspended machine, a frozen container).
 """
 
 import msgspec
@@ -20,7 +20,7 @@ _STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks 
 _WORK_SECONDS = 3.0
 # Frames are looked at four times a second, counters once: a change of the one is seen a moment before the other's.
 _FRAMES_NS = 1_500_000_000
-# A snapshot is whole when its slowest sensor has answered (NVML, of one GPU with four ranks, took so long that of eleven
+# A snapshot is whole when its slowest sensor has answered (NVML, of one GPU with four ranks, took so long that of nine
 # hangs three were suspected a second late): a record is read up to sensors.deadline_seconds before.
 _READ_BEFORE_NS = 500_000_000
 _WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
@@ -110,10 +110,12 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
     pulsed = new.pulse_count != old.pulse_count
     changes = before.counter_changes
     return Ticks(
-        step_since_ns=_stepped_at(old, new, moment) if stepped else before.step_since_ns,
+        step_since_ns=_dated(old.last_step_ns, new.last_step_ns, moment) if stepped else before.step_since_ns,
         counters_since_ns=at_ns if counted else before.counters_since_ns,
         counter_changes=0 if stepped else changes + counted,
-        phase_since_ns=at_ns if phase_changed else before.phase_since_ns,
+        phase_since_ns=_dated(old.phase_since_ns, new.phase_since_ns, moment)
+        if phase_changed
+        else before.phase_since_ns,
         frames_since_ns=frames_since_ns,
         pulse_since_ns=at_ns if pulsed else before.pulse_since_ns,
         moved=stepped or phase_changed or (counted and (not counts_steps(old) or changes >= _OWN_CHANGES)),
@@ -155,8 +157,8 @@ def _cpu_ticks(process: ProcessSample) -> int:
     return process.main_thread_cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
 
 
-def _stepped_at(old: Heartbeat, new: Heartbeat, moment: TickTimes) -> int:
-    last, earliest = new.last_step_ns, moment.last_ns - _READ_BEFORE_NS
-    if last is not None and earliest <= last <= moment.at_ns and (old.last_step_ns or 0) < last:
-        return last
+def _dated(old_ns: int | None, new_ns: int | None, moment: TickTimes) -> int:
+    """When a word changed: as the record dates it, where that lies between the two readings."""
+    if new_ns is not None and max(old_ns or 0, moment.last_ns - _READ_BEFORE_NS) < new_ns <= moment.at_ns:
+        return new_ns
     return moment.at_ns

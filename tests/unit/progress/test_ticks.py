@@ -70,6 +70,13 @@ def test_a_step_between_the_reading_of_a_record_and_its_snapshot_is_dated_by_the
     assert after(two, beat(step=3, last_step_ns=at(-0.3))).step_since_ns == at(1), "it came before the step before it"
 
 
+def test_a_phase_is_dated_by_the_record_between_the_looks_that_saw_it() -> None:
+    step = beat(step=1)
+    assert after(step, beat(step=1, phase="save", phase_since_ns=at(0.4))).phase_since_ns == at(0.4)
+    for beyond in (at(-0.6), at(1.1), 0):
+        assert after(step, beat(step=1, phase="save", phase_since_ns=beyond)).phase_since_ns == at(1)
+
+
 def test_counters_of_a_long_step_move_once_they_are_more_than_what_the_step_left() -> None:
     looks = [counted(number, step=3, frame_changes=number) for number in range(5)]
     assert [after(*looks[:count]).moved for count in (2, 3, 4, 5)] == [False, False, True, True]
