@@ -1,4 +1,4 @@
-"""Public reports as people paste them: lines lost, cut, wrapped, marked. Whatever is lost, no innocent rank is named."""
+"""Public reports as people paste them: cut, wrapped, marked. Whatever is lost, no innocent rank is named."""
 
 import json
 import random
