@@ -292,12 +292,22 @@ def _stages(case: Case, steps: Mapping[int, Sequence[_Step]]) -> dict[int, Hasha
     shared = [way for way, count in Counter(way for way, ended in ways.values() if ended).items() if count > 1]
     if len(shared) < 2:
         return {}
-    found: dict[int, Hashable] = {}
-    for rank, (way, _) in ways.items():
-        alike = [_alike(way, other) for other in shared]
-        nearest = [other for other, length in zip(shared, alike, strict=True) if length == max(alike)]
-        found[rank] = nearest[0] if len(nearest) == 1 else rank
-    return found
+    begun = Counter(way for way, ended in ways.values() if not ended and not any(_goes_on(way, o) for o in shared))
+    stage_of = {way: _stage(way, begun, shared) for way in {way for way, _ in ways.values()}}
+    return {rank: rank if (stage := stage_of[way]) is None else stage for rank, (way, _) in ways.items()}
+
+
+def _stage(
+    way: tuple[Hashable, ...], begun: Mapping[tuple[Hashable, ...], int], shared: Sequence[tuple[Hashable, ...]]
+) -> Hashable:
+    """The way by which a stage is known; None where it might be of several. `begun`: ways that have not come to their
+    end and begin none of the shared ones, with how many ranks have come so far on each."""
+    mates = [other for other in begun if _goes_on(way, other) or _goes_on(other, way)] if way in begun else []
+    if sum(begun[other] for other in mates) > 1:
+        return min(mates, key=len)  # a stage of which none has come to its end
+    alike = [_alike(way, other) for other in shared]
+    nearest = [other for other, length in zip(shared, alike, strict=True) if length == max(alike)]
+    return nearest[0] if len(nearest) == 1 else None
 
 
 def _ways_between(case: Case, steps: Mapping[int, Sequence[_Step]]) -> dict[int, tuple[tuple[Hashable, ...], bool]]:
@@ -324,6 +334,11 @@ def _ways_between(case: Case, steps: Mapping[int, Sequence[_Step]]) -> dict[int,
         end = places[0] if places else len(own)
         ways[rank] = (tuple(step.token for step in own[start:end]), bool(places))
     return ways
+
+
+def _goes_on(way: Sequence[Hashable], other: Sequence[Hashable]) -> bool:
+    """Whether the other way begins with this one."""
+    return other[: len(way)] == way
 
 
 def _alike(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
