@@ -229,16 +229,26 @@ def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:
 
 
 def _sisters(case: Case, group: int, seq: int) -> set[Key]:
-    """What groups of the same kind called under the same number."""
+    """What groups of the same kind called under the same number, which had called the same until then.
+
+    Stages of a pipeline run programs of their own: one beside it is a witness where both had been through that call."""
     mine = case.groups[group]
     kind = family(mine.description)
-    return {
-        key(call)
-        for other in case.groups
-        if other.index != group and family(other.description) == kind and len(other.ranks) == len(mine.ranks)
-        for member in case.streams[other.index].values()
-        if (call := member.call_at(seq)) is not None
-    }
+    own = {n: key(call) for member in case.streams[group].values() for n, call in _by_number(member, seq)}
+    has_stages = any(summary.pairs for summary in case.summaries.values())
+    found = set()
+    for other in case.groups:
+        if other.index == group or family(other.description) != kind or len(other.ranks) != len(mine.ranks):
+            continue
+        for member in case.streams[other.index].values():
+            call = member.call_at(seq)
+            if call is None:
+                continue
+            before = {n: key(earlier) for n, earlier in _by_number(member, seq) if n in own}
+            alike = all(own[n] == what for n, what in before.items())
+            if alike and (not has_stages or key(call) in before.values()):
+                found.add(key(call))
+    return found
 
 
 def _is_race(case: Case, group: int, seq: int, calls: dict[int, Call]) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, SourceBlock, SourceLine
-from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 5)
@@ -75,3 +75,23 @@ def test_a_sleep_is_told_with_the_loop_that_it_waits_in() -> None:
     assert verdict.culprits == (3,)
     assert "time.sleep(1)" in verdict.summary
     assert "while not path.exists():" in verdict.summary
+
+
+def test_a_group_of_another_stage_that_calls_in_another_order_is_no_witness() -> None:
+    """One forward one backward: the first stage gathers twice, then reduces twice; the last one in turns."""
+    first, last = Group("1", "dp", (0, 1), 1), Group("1", "dp", (2, 3), 1)
+
+    def step(group: Group, order: str) -> tuple[Call, ...]:
+        calls = {"F": Call(group, "_all_gather_base", 500, line=10), "B": Call(group, "all_reduce", 7, line=20)}
+        return tuple(calls[letter] for letter in order)
+
+    whole, short = step(first, "FFBBFFBBFF"), step(first, "FFBBFFBBFB")
+    others = step(last, "FBFBFBFBFB")
+    told = judge(
+        evidence(
+            Rank(0, short, 9),
+            Rank(1, whole, 9),
+            *(Rank(rank, others, 10) for rank in (2, 3)),
+        )
+    ).verdicts[0]
+    assert (told.cause, told.culprits) == ("collective_mismatch", (0,))
