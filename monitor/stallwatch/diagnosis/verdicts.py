@@ -149,6 +149,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.communicator,
     told_by_logs.over,
     collective_mismatch.one_call_off,
+    rank_left.crashed,
     slow_rank.slow_rank,
     moving.healthy,
 )

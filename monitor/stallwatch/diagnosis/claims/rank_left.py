@@ -80,6 +80,27 @@ def exited(analysis: Analysis) -> Saying:
     ).at(analysis, wait)
 
 
+def crashed(analysis: Analysis) -> Saying:
+    """Every rank is gone, and the first of them died of a peer that lived on: it took its groups down, or did not
+    answer. Their launcher then ended whoever was left by SIGTERM; one of those may be it."""
+    gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.end.gone}
+    if not gone or len(gone) < len(analysis.case.observed) or analysis.case.unobserved:
+        return None
+    ends = {rank: end_of(analysis, rank) for rank in gone}
+    classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
+    left = _outlived_victims(analysis, classes, ends)
+    victims = [rank for rank in gone if rank not in left]
+    swept = all(classes[rank] == _TERMINATED for rank in left)
+    if not (left and swept) or any(classes[rank] != _CONSEQUENCE for rank in victims):
+        return None
+    were = "was" if len(left) == 1 else "were"
+    told = (
+        f"{named(victims)} lost the connection to a peer and ended of that; {named(left)} still lived then, and {were} "
+        "cleared away after them: begin there"
+    )
+    return Claim("rank_exited", (), "possible", (Fact(told, "/proc and logs"),), told=told)
+
+
 def _ended_alike(analysis: Analysis, gone: dict[int, RankActivity], ends: dict[int, ProcessLook | None]) -> Saying:
     """The whole job was ended from outside: by one signal within a second, or asked to end (SIGTERM) and left in order.
 

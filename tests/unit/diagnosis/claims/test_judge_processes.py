@@ -58,6 +58,16 @@ def test_who_was_cleared_away_after_a_victim_had_ended_is_no_cause() -> None:
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
+def test_a_crash_of_which_all_blame_a_peer_that_lived_is_told_without_a_name() -> None:
+    """Rank 2 destroyed its groups and went on; the launcher ended it once the others had died of their connections."""
+    victims = [Rank(rank, dumped=False, state="Z", exit_code=1, log=CLOSED, ended_ns=SECOND_NS) for rank in (0, 1, 3)]
+    cleared = Rank(2, dumped=False, state="X", exit_signal=15, ended_ns=SECOND_NS * 11 // 10)
+    told = judge(evidence(*victims, cleared)).verdicts[0]
+    assert (told.cause, told.culprits) == ("rank_exited", ())
+    assert "ranks 0-1,3 lost the connection" in told.summary
+    assert "rank 2 still lived then" in told.summary
+
+
 def test_who_is_ended_by_sigterm_after_a_victim_is_cleared_away_however_soon() -> None:
     """A launcher looks at its ranks ten times a second, and ends the others at once."""
     lost = Rank(3, dumped=False, state="X", exit_code=1, log=CLOSED, ended_ns=SECOND_NS)
