@@ -259,9 +259,8 @@ def test_nothing_is_too_long_or_empty_for_slack(sick: Incident) -> None:
 
 
 def test_a_cut_never_leaves_half_an_escaped_character() -> None:
-    message = slack_message(incident(report=diagnosis(verdict(summary="&" * 5000))), "told")
-    section = message["blocks"][1]["text"]["text"]
-    assert section.rstrip("…").replace("&amp;", "") == ""
+    blocks = slack_message(incident(report=diagnosis(verdict(summary="&" * 5000))), "told")["blocks"]
+    assert blocks[1]["text"]["text"].rstrip("…").replace("&amp;", "") == ""
 
 
 def test_escape_is_the_three_characters() -> None:
