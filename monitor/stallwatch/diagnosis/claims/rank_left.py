@@ -52,8 +52,8 @@ def exited(analysis: Analysis) -> Saying:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
     if (alike := _ended_alike(analysis, gone, ends)) is not None:
         return alike
-    classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
-    classes |= dict.fromkeys(_outlived_victims(analysis, classes, ends), _CONSEQUENCE)
+    classes, left = _classes(analysis, ends)
+    classes |= dict.fromkeys(left, _CONSEQUENCE)
     classes |= dict.fromkeys(analysis.case.cleared_away, _CONSEQUENCE)
     at_start = analysis.case.ended_at_the_start
     classes |= dict.fromkeys(at_start, _CONSEQUENCE)
@@ -83,15 +83,12 @@ def exited(analysis: Analysis) -> Saying:
 def crashed(analysis: Analysis) -> Saying:
     """Every rank is gone, and the first of them died of a peer that lived on: it took its groups down, or did not
     answer. Their launcher then ended whoever was left by SIGTERM; one of those may be it."""
-    gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.end.gone}
-    if not gone or len(gone) < len(analysis.case.observed) or analysis.case.unobserved:
+    ends = {rank: end_of(analysis, rank) for rank, activity in analysis.case.activities.items() if activity.end.gone}
+    if not ends or len(ends) < len(analysis.case.observed) or analysis.case.unobserved:
         return None
-    ends = {rank: end_of(analysis, rank) for rank in gone}
-    classes = {rank: _class(analysis, activity, ends[rank]) for rank, activity in gone.items()}
-    left = _outlived_victims(analysis, classes, ends)
-    victims = [rank for rank in gone if rank not in left]
-    swept = all(classes[rank] == _TERMINATED for rank in left)
-    if not (left and swept) or any(classes[rank] != _CONSEQUENCE for rank in victims):
+    classes, left = _classes(analysis, ends)
+    victims = [rank for rank in ends if rank not in left]
+    if [{classes[rank] for rank in some} for some in (left, victims)] != [{_TERMINATED}, {_CONSEQUENCE}]:
         return None
     were = "was" if len(left) == 1 else "were"
     told = (
@@ -204,6 +201,12 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
     if signal is not None:
         return _TERMINATED
     return _ENDED if end is None or not end.exit_code else _FAILED
+
+
+def _classes(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> tuple[dict[int, int], list[int]]:
+    """Of what each rank died, by itself; and who ended only after a victim had."""
+    classes = {rank: _class(analysis, analysis.case.activity(rank), end) for rank, end in ends.items()}
+    return classes, _outlived_victims(analysis, classes, ends)
 
 
 def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
