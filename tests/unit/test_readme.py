@@ -60,6 +60,21 @@ def test_every_file_it_names_exists(page: Path) -> None:
     assert not [path for path in sorted(named) if not any((place / path).exists() for place in places)]
 
 
+def test_every_name_that_the_map_says_is_in_a_file_is_there() -> None:
+    """Written as `name` (`file.py`), or `name`, `other` (`file.py`)."""
+    text = (ROOT / "monitor" / "README.md").read_text(encoding="utf-8")
+    said = re.findall(r"((?:`\w+`, )*`\w+`) \(`([\w/]+\.py)`\)", text)
+    assert len(said) > 15
+    code = {file: (ROOT / "monitor" / "stallwatch" / file).read_text(encoding="utf-8") for _, file in said}
+    missing = [
+        (name, file)
+        for names, file in said
+        for name in re.findall(r"\w+", names)
+        if not re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b.*=", code[file], re.MULTILINE)
+    ]
+    assert missing == []
+
+
 def test_the_example_of_replay_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
