@@ -150,7 +150,9 @@ def test_every_cause_has_two_to_four_harmless_steps(cause: Cause, culprits: tupl
         for ended in ENDS:
             for known in ({}, {"host": None, "pid": None, "frame": None}):
                 told = steps(cause, *culprits, **({"where": where} | ended | known))
-                assert (2 <= len(told) <= 4) or (not told and cause in (*BROUGHT, "healthy", "job_ended"))
+                assert (2 <= len(told) <= 4) or (not told and cause in (*BROUGHT, "healthy", "job_ended")), (
+                    f'no claim has both cause="{cause}" and steps=( with a new line, nor has report/steps.py any'
+                )
                 for step in told:
                     assert not _HARMFUL.search(step)
                     assert "None" not in step
