@@ -7,6 +7,7 @@ operations live in one, gloo's in the other; builds without have only the second
 
 import os
 import sys
+from functools import lru_cache
 from typing import Any, Callable, Optional
 
 Dump = Callable[..., bytes]
@@ -73,26 +74,36 @@ def _json_of(name: str, rung: str) -> "Optional[bytes]":
         bindings: Any = sys.modules["torch._C._distributed_c10d"]
         if handler not in bindings._get_handler_names():
             return None
-        contents: list[str] = []
-
-        class Request(bindings._Request):  # type: ignore[misc]
-            def body(self) -> bytes:
-                return b""
-
-            def params(self) -> "dict[str, str]":
-                return {}
-
-        class Response(bindings._Response):  # type: ignore[misc]
-            def set_status(self, status: int) -> None:
-                pass
-
-            def set_content(self, content: str, content_type: str) -> None:
-                contents.append(content)
-
-        bindings._get_handler(handler)(Request(), Response())
-        return contents[0].encode("utf-8") if is_whole(contents[0]) else None
+        request, response = (made() for made in _message_classes(bindings))
+        bindings._get_handler(handler)(request, response)
+        content: str = response.content
+        return content.encode("utf-8") if is_whole(content) else None
     except Exception:  # a private part of torch: its absence only costs the GIL
         return None
+
+
+@lru_cache(maxsize=1)
+def _message_classes(bindings: Any) -> "tuple[Any, Any]":
+    """What a handler is given, made once: a class is freed by the collector of cycles alone, which a job may turn
+    off."""
+
+    class Request(bindings._Request):  # type: ignore[misc]
+        def body(self) -> bytes:
+            return b""
+
+        def params(self) -> "dict[str, str]":
+            return {}
+
+    class Response(bindings._Response):  # type: ignore[misc]
+        content = ""
+
+        def set_status(self, status: int) -> None:
+            pass
+
+        def set_content(self, content: str, content_type: str) -> None:
+            self.content = content
+
+    return Request, Response
 
 
 def is_whole(content: str) -> bool:

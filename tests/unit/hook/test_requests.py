@@ -193,6 +193,17 @@ def test_json_that_costs_no_gil_is_left_where_it_is_taken(file: RankFile, torch:
     assert answer_of(file, 5, "gloo").read_bytes()[:1] == b"\x80"
 
 
+def test_a_hundred_dumps_make_no_hundred_classes(file: RankFile, torch: ModuleType) -> None:
+    """A job that stands for a day is asked a thousand times, and a class is some kilobytes that only the collector of
+    cycles finds, which some jobs turn off."""
+    add_handler(torch)
+    own = type("Own", (Handled,), {})  # other tests' classes are Handled's
+    vars(torch).update(_Request=own, _Response=own)
+    for number in range(100):
+        Requests().answer(file, DumpRequest(number + 1, "entries", takes_json=True))
+    assert len(own.__subclasses__()) == 2
+
+
 def test_call_sites_are_in_no_json(file: RankFile, torch: ModuleType) -> None:
     add_handler(torch)
     Requests().answer(file, DumpRequest(4, "stacks", takes_json=True))
