@@ -4,7 +4,8 @@
 
     python -m tests.mutation --sample 40 monitor/stallwatch/diagnosis/waits/roots.py=tests/unit/diagnosis/waits
 
-A mutant that no test kills is printed with its line: either a test is missing, or the change means nothing.
+What survives MODULE's own TESTS is shown to those of --wider as well, which take longer. A mutant that no test kills
+is printed with its line: either a test is missing, or the change means nothing.
 """
 
 import argparse
@@ -116,6 +117,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, default=30, help="of each module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1800.0, help="for all")
+    parser.add_argument("--wider", default="", metavar="TESTS", help="for what survives a module's own")
     parser.add_argument("pairs", nargs="+", metavar="MODULE=TESTS")
     options = parser.parse_args(argv)
     end = time.monotonic() + options.seconds
@@ -142,7 +144,8 @@ def main(argv: Sequence[str]) -> int:
                     break
                 tried += 1
                 changed = mutant(source_text, *place)
-                if is_killed(copied, module, changed, tests.split(",")):
+                suites = [one.split(",") for one in (tests, options.wider) if one]
+                if any(is_killed(copied, module, changed, suite) for suite in suites):
                     killed += 1
                 else:
                     survivors += 1
