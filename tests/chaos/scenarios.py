@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.chaos import children, disks, floods, pauses, state
+from tests.chaos import children, disks, floods, gpus, pauses, state
 from tests.chaos.node import Node, node_of
 from tests.chaos.stories import left_behind
 
@@ -31,6 +31,7 @@ SCENARIOS: dict[str, Play] = {
     "daemon-stopped": pauses.daemon_alone,
     "handles": children.no_handles,
     "memory": children.no_memory,
+    "released-gpus": gpus.released,
 }
 
 
