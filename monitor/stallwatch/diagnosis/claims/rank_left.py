@@ -5,16 +5,7 @@ that the others are in, where stacks alone tell."""
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.rank_activity import ProcessState
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.claim import (
-    Claim,
-    Saying,
-    activity_facts,
-    end_of,
-    exit_code,
-    main_wait,
-    named,
-    waiting_facts,
-)
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.formats.xid import FOLLOW_ON
@@ -22,13 +13,13 @@ from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 _SIGABRT, _SIGKILL, _SIGTERM, _SIGINT, _SIGHUP = 6, 9, 15, 2, 1
-_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"} | {
-    11: "SIGSEGV",
-    13: "SIGPIPE",
-    15: "SIGTERM",
-}
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV",
+    13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
 _KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
+_REFUSED = "size_mismatch"  # gloo's and NCCL's refusal: who prints it received what another rank should not have sent
 _TOGETHER_NS = 1_000_000_000
 _SHORTLY_BEFORE_SECONDS = 60.0
 _OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
@@ -59,7 +50,8 @@ def exited(analysis: Analysis) -> Saying:
     classes |= dict.fromkeys(at_start, _CONSEQUENCE)
     first = min(classes.values())
     mismatch = analysis.logged_mismatch
-    if first >= _ABORTED and mismatch is not None and set(mismatch.group.heard) & set(gone):
+    differ = set(mismatch.group.heard) & set(gone) if mismatch is not None else analysis.case.logs.of_kind(_REFUSED)
+    if first >= _ABORTED and differ:
         return Rejected("rank_exited", f"{named(gone)} ended of calls that differ, as the logs tell")
     if first == _CONSEQUENCE and at_start:
         return Rejected("rank_exited", f"{named(at_start)} ended where others were waited for at the job's start")
@@ -189,8 +181,8 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
     if activity.exceptions.tell_of_a_peer:
         return _CONSEQUENCE
     evidence = analysis.case.evidence.get(activity.rank)
-    if evidence is not None and any(event.kind == "size_mismatch" for event in evidence.log_events):
-        return _CONSEQUENCE  # gloo aborts the neighbour of the rank that brought the wrong size
+    if evidence is not None and any(event.kind == _REFUSED for event in evidence.log_events):
+        return _CONSEQUENCE
     signal = _signal(end) if end is not None else None
     if signal is not None and signal not in (_SIGABRT, _SIGTERM, _SIGINT, _SIGHUP):
         return _KILLED

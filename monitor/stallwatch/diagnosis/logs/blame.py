@@ -82,7 +82,7 @@ def _follow(groups: Sequence[GroupReading]) -> Blame | None:
     if not roots:
         return None
     group, ranks = min(roots.values(), key=lambda root: (-len(root[0].waiters), root[0].key))
-    waited = group.waited
+    waited = group.waited_in_vain
     assert waited is not None
     operation = next((w.operation for w in group.waiters.values() if w.seq == waited and w.operation), "")
     waiting = sorted({rank for one in groups for rank in one.waiters} - set(ranks))
@@ -107,8 +107,10 @@ def _mismatch(group: GroupReading) -> Blame | None:
     if len(by_seq) < 2:
         return None
     # A call that all must enter has ended for those that wait further on, and not for these: theirs is another one.
+    # Who did not wait in vain, but whose communicator broke, may have been the last in a call that the others left.
     lowest = min(by_seq)
-    if by_seq[lowest][0].operation.strip("_") in _ROOTED:
+    waited_in_vain = any(waiter.event.kind != "collective_broke" for waiter in by_seq[lowest])
+    if by_seq[lowest][0].operation.strip("_") in _ROOTED or not waited_in_vain:
         return None
     said = {w.rank: f"{_name(w)} number {w.seq}" for w in waiters}
     return _partition(group, waiters, lowest, said, "count", same_number=False)

@@ -59,14 +59,20 @@ class GroupReading:
         return min((waiter.seq for waiter in self.waiters.values()), default=None)
 
     @property
+    def waited_in_vain(self) -> int | None:
+        """The lowest number in which somebody's time ran out: not where its communicator broke."""
+        return min((w.seq for w in self.waiters.values() if w.event.kind != "collective_broke"), default=None)
+
+    @property
     def size(self) -> int | None:
         """How many members it has, by an operation whose result is as large as all its parts."""
         sizes = {size for waiter in self.waiters.values() if (size := _size(waiter))}
         return sizes.pop() if len(sizes) == 1 else None
 
     def absent(self) -> tuple[int, ...]:
-        """Who had not enqueued the number that others wait in."""
-        waited = self.waited
+        """Who had not enqueued the number that others waited in in vain. Where a communicator broke at once, who had
+        not come yet may have been on its way."""
+        waited = self.waited_in_vain
         if waited is None or not self.comparable:
             return ()
         return tuple(sorted(rank for rank, last in self.enqueued.items() if last < waited and rank not in self.waiters))

@@ -117,6 +117,10 @@ def test_ranks_that_end_of_a_collective_of_different_sizes_are_judged_by_what_th
     verdict = judge(evidence(*(dataclasses.replace(one, log=truncated) for one in swept), alone)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
     assert "1048576 bytes in a collective where it expected 65536, and was aborted by NCCL" in verdict.summary
+    # The launcher has not ended the last one yet, who waits for a peer: that peer is a victim.
+    (waits,) = _waiting(2)
+    verdict = judge(evidence(*(dataclasses.replace(one, log=truncated) for one in swept[:2]), waits, alone)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
 
 
 TIMED_OUT = ("RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 25000ms for recv operation",)

@@ -48,13 +48,20 @@ def test_another_operation_or_size_at_one_number_is_a_mismatch(version: str) -> 
         assert told(others + timed_out(version, 7, 31, size=4000)) == ("collective_mismatch", (7,))
 
 
-def _broke(rank: int, size: int, why: str = "remote process exited or there was a network error") -> str:
+def _broke(
+    rank: int,
+    size: int,
+    why: str = "remote process exited or there was a network error",
+    *,
+    seq: int = 81,
+    operation: str = "ALLREDUCE",
+) -> str:
     """What a rank of torch 2.11 prints where NCCL gives up a communicator, not where time is over."""
     return (
-        f"{header('2.6', rank)}[Rank {rank}] Collective WorkNCCL(SeqNum=81, OpType=ALLREDUCE, NumelIn={size}, "
+        f"{header('2.6', rank)}[Rank {rank}] Collective WorkNCCL(SeqNum={seq}, OpType={operation}, NumelIn={size}, "
         f"NumelOut={size}, Timeout(ms)=600000) raised the following async exception: NCCL error: {why}, NCCL version "
-        f"2.28.9\n{header('2.6', rank)}{group('2.6', rank)} failure detected by watchdog at work sequence id: 81 PG "
-        "status: last enqueued work: 81, last completed work: 80\n"
+        f"2.28.9\n{header('2.6', rank)}{group('2.6', rank)} failure detected by watchdog at work sequence id: {seq} "
+        f"PG status: last enqueued work: {seq}, last completed work: {seq - 1}\n"
     )
 
 
@@ -64,6 +71,24 @@ def test_sizes_are_compared_where_a_communicator_broke() -> None:
     found = verdict(log)
     assert (found.cause, found.culprits) == ("collective_mismatch", (3,))
     assert "64 elements" in found.summary
+
+
+def test_whose_communicator_broke_in_a_call_that_others_had_left_called_nothing_else() -> None:
+    """Rank 2 sent more than rank 0 expected: rank 0's part of the exchange failed, ranks 1 and 3 had ended theirs."""
+    broke = _broke(0, 16, "invalid usage (run with NCCL_DEBUG=WARN for details)", operation="ALLTOALL_BASE")
+    others = _broke(1, 1024, seq=82) + _broke(3, 1024, seq=82)
+    assert told(broke + others)[1] == ()
+    truncated = "[rank0]: NET/Socket : peer 10.0.0.2<5> message truncated : receiving 32 bytes instead of 16.\n"
+    assert told(truncated + broke + others) == ("collective_mismatch", ())
+    # Who waited in vain in it, while others were further on, was in another call.
+    in_vain = timed_out("2.6", 3, 81) + "".join(timed_out("2.6", rank, 82) for rank in range(3))
+    assert told(in_vain) == ("collective_mismatch", (3,))
+
+
+def test_who_was_on_its_way_where_a_communicator_broke_is_not_absent() -> None:
+    """A link breaks: what was enqueued at that moment tells who was some milliseconds later, and no more."""
+    broke = "".join(_broke(rank, 64) for rank in range(3))
+    assert told(broke + dump_signal("2.6", 3, 80))[1] == ()
 
 
 def test_who_printed_nothing_where_a_communicator_broke_is_not_to_blame() -> None:
