@@ -13,7 +13,6 @@ from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.model.causes import State
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 from stallwatch.outputs.documents import IncidentDocument
-from stallwatch.outputs.headline import advice
 
 _MOST_CULPRITS = 8
 _MOST_CAVEATS = 12
@@ -56,7 +55,7 @@ def _verdict(verdict: Verdict, time: str) -> Iterator[RenderableType]:
         yield from (_culprit(process) for process in verdict.culprit_processes[:_MOST_CULPRITS])
         if len(verdict.culprit_processes) > _MOST_CULPRITS:
             yield indented(f"and {len(verdict.culprit_processes) - _MOST_CULPRITS} more")
-    yield from _section("next", (f"{number}. {step}" for number, step in enumerate(advice(verdict), 1)))
+    yield from _section("next", (f"{number}. {step}" for number, step in enumerate(verdict.next_steps, 1)))
     yield from _section("because", (f"{fact.fact}  ({fact.source})" for fact in verdict.because))
     yield from _section("not known", verdict.missing)
     yield from _section("rejected", (f"{rejected.cause}: {rejected.why}" for rejected in verdict.rejected))

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.model.verdict import CulpritProcess, Verdict
-from stallwatch.outputs.headline import advice
 
 WIDTH = 100
 MOST_FACTS = 5
@@ -37,7 +36,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     if verdict.waiting:
         yield f"  waiting   {_ranks(verdict.waiting)}{_operation(verdict)}"
     yield from _listed("because", [f"{fact.fact} ({fact.source})" for fact in verdict.because[:MOST_FACTS]])
-    yield from _listed("next", advice(verdict))
+    yield from _listed("next", verdict.next_steps)
 
 
 def _culprit(process: CulpritProcess) -> Iterator[str]:

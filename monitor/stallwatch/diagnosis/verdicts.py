@@ -26,6 +26,7 @@ from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.diagnosis.report.repeated import unrepeated
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
@@ -264,7 +265,7 @@ def _verdict(
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
     steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
-    return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
+    return msgspec.structs.replace(verdict, next_steps=unrepeated(tuple(steps)[:MAXIMUM_STEPS], verdict))
 
 
 def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtras:

@@ -15,7 +15,7 @@ from stallwatch.model.incident import Incident, NodeReport, Severity, is_told
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldBack, encoded
-from stallwatch.outputs.headline import advice, headline, safety_words, sentence
+from stallwatch.outputs.headline import headline, safety_words, sentence
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_url
@@ -186,7 +186,7 @@ def _annotations(incident: Incident, link: str, *, is_over: bool) -> Iterator[tu
     yield "cause", verdict.cause
     yield "confidence", verdict.confidence
     yield "source", _source(verdict)
-    yield "steps", "\n".join(f"{number}. {text}" for number, text in enumerate(advice(verdict), 1))
+    yield "steps", "\n".join(f"{number}. {text}" for number, text in enumerate(verdict.next_steps, 1))
     yield "deadline", safety_words(incident)
     yield "acknowledged_by", incident.acknowledged_by
 

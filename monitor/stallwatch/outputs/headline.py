@@ -8,9 +8,6 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Verdict
 
 _MOST_CULPRITS = 8
-_STANDS = re.compile(r"; it (?:stands|waits) at ")
-_IS_NOW = re.compile(r" (?:Rank \d+|It) is now (?P<place>at .+)\.\Z")
-_PLACE_ENDS = re.compile(r": |\.?\Z")
 _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
 
 
@@ -58,36 +55,6 @@ def sentence(incident: Incident) -> str:
     if incident.verdict is not None:
         return incident.verdict.summary
     return "; ".join(finding.reason for finding in incident.findings)
-
-
-def advice(verdict: Verdict) -> list[str]:
-    """What to do, in steps; without the place of a rank, and what differs, where the sentence above them says it."""
-    steps = [_without_place(step, verdict.summary) for step in verdict.next_steps]
-    if verdict.mismatch is not None and says_what_differs(verdict):
-        found, expected = re.escape(verdict.mismatch.found), re.escape(verdict.mismatch.expected)
-        steps = [re.sub(rf": [^:]* has {found}, the others {expected}", "", step) for step in steps]
-    return steps
-
-
-def says_what_differs(verdict: Verdict) -> bool:
-    """Whether the sentence names both sides of a mismatch."""
-    differs = verdict.mismatch
-    return differs is not None and differs.expected in verdict.summary and differs.found in verdict.summary
-
-
-def _without_place(step: str, said: str) -> str:
-    if (now := _IS_NOW.search(step)) and now["place"] in said:
-        step = step[: now.start()] + step[now.end() :]
-    match = _STANDS.search(step)
-    if match is None:
-        return step
-    rest = step[match.end() :]
-    ends = [end for end in range(len(rest), 4, -1) if _PLACE_ENDS.match(rest[end:]) and rest[:end].count("`") % 2 == 0]
-    ends = [end for end in ends if rest[:end] in said]
-    if not ends:
-        return step
-    after = rest[ends[0] :]
-    return step[: match.start()] + (f"; {after[2:]}" if after.startswith(": ") else after)
 
 
 def safety_words(incident: Incident) -> str:

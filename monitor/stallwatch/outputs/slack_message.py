@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stallwatch.clock import iso
+from stallwatch.diagnosis.report.repeated import says_what_differs
 from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.incidents.life_cycle import JOB_ENDED
@@ -16,7 +17,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
-from stallwatch.outputs.headline import advice, headline, safety_words, says_what_differs, sentence
+from stallwatch.outputs.headline import headline, safety_words, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -25,6 +26,7 @@ _FALLBACK_CHARACTERS = 4000
 _MOST_CULPRITS = 8
 _MOST_LINES = 50
 _STACK_LINES = 40
+_STEPS_AT_ONCE = 2  # the first are to see what it is; what mends it afterwards is folded
 _QUIET_NOW = "It is told again only if its verdict changes or it ends."
 _OVER = "The job moves again or has ended."
 _ENDED = "⚫"  # neither well nor to be acted on
@@ -50,7 +52,7 @@ def slack_message(
     blocks.append(_context(_footer(incident, external_url)))
     message: dict[str, Any] = {"text": _notification(incident, step), "blocks": blocks}
     if step not in (*LAST, "escalated") and incident.report is not None:  # why has been said, and is what it was
-        attached = _stacks(incident.verdict, incident.report.stacks)
+        attached = _folded(incident.verdict, incident.report.stacks)
         message |= {"attachments": attached} if attached else {}
     return message
 
@@ -159,9 +161,11 @@ def _gpus(report: NodeReport | None) -> dict[str, Gpu]:
     return {gpu.uuid: gpu for gpu in report.snapshot.gpus.value} if known else {}  # type: ignore[union-attr]
 
 
-def _stacks(verdict: Verdict | None, tree: StackNode | None) -> list[dict[str, Any]]:
-    """Why, and the stacks: Slack folds what is attached."""
+def _folded(verdict: Verdict | None, tree: StackNode | None) -> list[dict[str, Any]]:
+    """What to do after that, why, and the stacks: Slack folds what is attached."""
     parts = []
+    if verdict is not None and len(verdict.next_steps) > _STEPS_AT_ONCE:
+        parts.append("*And then*\n" + _lines(_steps(verdict)[_STEPS_AT_ONCE:]))
     if verdict is not None and verdict.because:
         parts.append(
             "*Because*\n" + _lines(f"• {_prose(fact.fact)} ({_prose(fact.source)})" for fact in verdict.because)
@@ -191,8 +195,11 @@ def _standing(incident: Incident, step: Step, gpus: Mapping[str, Gpu]) -> Iterat
     if verdict.cause == "undecided" and verdict.missing:
         yield _section("*What would decide it*\n" + _lines(f"• {_prose(text)}" for text in verdict.missing))
     if verdict.next_steps:
-        steps = (f"{number}. {_prose(text)}" for number, text in enumerate(advice(verdict), 1))
-        yield _section("*What to do*\n" + _lines(steps))
+        yield _section("*What to do*\n" + _lines(_steps(verdict)[:_STEPS_AT_ONCE]))
+
+
+def _steps(verdict: Verdict) -> list[str]:
+    return [f"{number}. {_prose(text)}" for number, text in enumerate(verdict.next_steps, 1)]
 
 
 def _facts(incident: Incident, verdict: Verdict) -> Iterator[str]:
@@ -251,7 +258,7 @@ def _footer(incident: Incident, external_url: str) -> Iterator[str]:
         words = "Open" if incident.is_over or incident.acknowledged_by else "Open or acknowledge"
         yield f"<{_link(incident, external_url)}|{words} the incident>, or {told}"
     else:
-        yield f"{told} says why (a link needs `http.external_url`)"
+        yield f"why: {told} (no link: `http.external_url` is not set)"
     if incident.acknowledged_by and not incident.is_over:
         yield f"👀 {_person(incident.acknowledged_by)} is on it"
     whose = f"of `{_plain(incident.job.owner)}`, " if incident.job.owner else ""

@@ -13,7 +13,6 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Mismatch, Slowness, StackNode
-from stallwatch.outputs.headline import advice
 from stallwatch.outputs.slack import SlackWords, slack
 from stallwatch.outputs.slack_message import (
     escape,
@@ -94,37 +93,26 @@ def test_it_says_nothing_twice() -> None:
     assert len(below) < 600
 
 
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [
-        ("See its threads: `py-spy dump`; it stands at a.py:4 in f (`x: y()`).", "See its threads: `py-spy dump`."),
-        ("See `x`; it waits at a.py:4 in f (`x: y()`): look for the thread.", "See `x`; look for the thread."),
-        ("See `x`; it stands at b.py:9 in g (`z()`).", "See `x`; it stands at b.py:9 in g (`z()`)."),
-        ("See `x`; it waits at a.py:4 in f (`x: y()`) for ranks that have not come.", ""),
-        ("Compare the paths. Rank 2 is now at a.py:4 in f (`x: y()`).", "Compare the paths."),
-        ("Compare the paths. Rank 2 is now at b.py:9 in g (`z()`).", ""),
-    ],
-)
-def test_a_step_does_not_repeat_the_place_that_the_sentence_names(step: str, said: str) -> None:
-    found = verdict(summary="Rank 2 stands at a.py:4 in f (`x: y()`); ranks 0-1 wait.", next_steps=(step,))
-    assert advice(found) == [said or step]
+def test_the_first_two_steps_stand_in_it_and_what_comes_after_is_folded() -> None:
+    steps = tuple(f"Do the {number}." for number in ("first", "second", "third", "fourth"))
+    message = slack_message(incident(report=diagnosis(verdict(next_steps=steps))), "told")
+    assert "1. Do the first.\n2. Do the second." in texts({"blocks": message["blocks"]})
+    assert "third" not in texts({"blocks": message["blocks"]})
+    assert message["attachments"][0]["text"] == "*And then*\n3. Do the third.\n4. Do the fourth."
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_what_differs_is_said_once(named: bool) -> None:
     differs = Mismatch("size", "1048576 elements", "2097152 elements")
-    step = f"Compare the paths up to the call: rank 2 has {differs.found}, the others {differs.expected}."
     summary = (
         "Rank 2 entered all_reduce with 2097152 elements where the others have 1048576 elements."
         if named
         else "Sizes differ."
     )
-    found = verdict(
-        cause="collective_mismatch", summary=summary, mismatch=differs, next_steps=(step,), where="collective"
-    )
+    found = verdict(cause="collective_mismatch", summary=summary, mismatch=differs, where="collective")
     told = incident(report=diagnosis(found))
     shown = texts(slack_message(told, "told"))
-    assert shown.count("2097152 elements") == (1 if named else 2)
+    assert shown.count("2097152 elements") == 1
     assert "mismatch, collective" not in shown
 
 
@@ -137,7 +125,7 @@ def test_what_a_slow_rank_costs_is_said_once() -> None:
 
 def test_where_no_link_is_possible_it_says_why_and_how_to_see_it() -> None:
     shown = texts(slack_message(incident(), "told"))
-    assert "`stallwatch incidents llama-7b-1` on `gpu-node-17` says why (a link needs `http.external_url`)" in shown
+    assert "why: `stallwatch incidents llama-7b-1` on `gpu-node-17` (no link: `http.external_url` is not set)" in shown
 
 
 def test_each_culprit_at_a_line_of_its_own_is_listed_with_it() -> None:
