@@ -11,6 +11,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from stallwatch.cli.numbers import WholeNumber
 from stallwatch.demo.catalogue import FAULTS, find
 from stallwatch.demo.job import need_gpu, need_torch
 from stallwatch.demo.outcome import DemoOutcome
@@ -23,8 +24,8 @@ EXIT_DISAGREES = 1
 
 @click.command()
 @click.option("--fault", "name", default="lock", show_default=True, help="Which fault; `--list` names them.")
-@click.option("--ranks", default=4, show_default=True, type=click.IntRange(2, 64), help="Processes of the job.")
-@click.option("--seed", type=int, help="Chooses the rank that the fault strikes; default: by chance.")
+@click.option("--ranks", default=4, show_default=True, type=WholeNumber(2, 64), help="Processes of the job.")
+@click.option("--seed", type=WholeNumber(0), help="Chooses the rank that the fault strikes; default: by chance.")
 @click.option("--backend", type=click.Choice(("gloo", "nccl")), help="Default: nccl where every rank has a GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as one JSON object.")
 @click.option("--keep", is_flag=True, help="Leave job and daemon standing until Ctrl-C, to look at the page.")

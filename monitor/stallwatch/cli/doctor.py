@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch import config
+from stallwatch.cli.numbers import WholeNumber
 from stallwatch.errors import EXIT_OK, EXIT_VERDICT, StallwatchError, UnusableInput, UsageError
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ _PATH = click.Path(path_type=Path)
     help="Launch or training script, guide, or a folder of them, to read for what hangs and for bad advice.",
 )
 @click.option("--python", default="", metavar="EXE", help="The training interpreter; else a running rank's, else ours.")
-@click.option("--pid", type=int, help="Read the environment of this running rank only.")
+@click.option("--pid", type=WholeNumber(1), help="Read the environment of this running rank only.")
 @click.option("--job", default="", help="Read the incidents of this training job; else those of the last day.")
-@click.option("--workers", type=click.IntRange(0), help="Data-loader workers per rank, for memory, files and CPUs.")
-@click.option("--ranks", type=click.IntRange(1), help="Ranks on this node.")
-@click.option("--nodes", type=click.IntRange(1), help="Nodes of the job.")
+@click.option("--workers", type=WholeNumber(0), help="Data-loader workers per rank, for memory, files and CPUs.")
+@click.option("--ranks", type=WholeNumber(1), help="Ranks on this node.")
+@click.option("--nodes", type=WholeNumber(1), help="Nodes of the job.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="The daemon's configuration file.")
 @click.option(
     "--fail-on", type=click.Choice(["error", "warning"]), default="warning", show_default=True,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json, find_incident, speaks_for
 from stallwatch.cli.incident_view import incident_view
+from stallwatch.cli.numbers import WholeNumber
 from stallwatch.cli.terminal import SEVERITY_STYLES, console, local_time, safe, severity_word, show, table
 from stallwatch.errors import UsageError
 from stallwatch.model.incident import Judgement
@@ -19,7 +20,7 @@ from stallwatch.outputs.documents import IncidentDocument, IncidentList
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[ID] | judge ID right|wrong")
-@click.option("--limit", type=click.IntRange(0, 1000), default=50, show_default=True, help="Past ones to show.")
+@click.option("--limit", type=WholeNumber(0, 1000), default=50, show_default=True, help="Past ones to show.")
 @asks_daemon
 def command(client: Client, as_json: bool, words: tuple[str, ...], limit: int) -> None:
     """List open and past incidents, newest first; with an ID, show its verdict, code line, stacks and history.

@@ -1,5 +1,7 @@
 """`stallwatch maintenance`: a node is worked on, and nobody is told of it and its jobs."""
 
+import shlex
+
 import click
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json, speaks_for
@@ -24,6 +26,7 @@ def command(client: Client, as_json: bool, nodes: tuple[str, ...], duration: flo
     if as_json:
         echo_json({"nodes": nodes, "seconds": duration, "where": where})
     elif duration:
-        click.echo(safe(f"Nobody is told of {which} and its jobs for {seconds(duration)}, {where}."))
+        ends = shlex.join(["stallwatch", "maintenance", *nodes, "--for", "0"])
+        click.echo(safe(f"Nobody is told of {which} and its jobs for {seconds(duration)}, {where}. `{ends}` ends it."))
     else:
         click.echo(safe(f"{which}: the maintenance is over, {where}."))

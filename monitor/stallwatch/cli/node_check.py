@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.numbers import Number
 from stallwatch.cli.terminal import safe
 from stallwatch.errors import EXIT_OK, EXIT_VERDICT
 from stallwatch.outputs.client import Client
@@ -16,9 +17,7 @@ _PAST = 50
 
 
 @click.command()
-@click.option(
-    "--hours", type=click.FloatRange(0, 24 * 31), default=24.0, show_default=True, help="How far to look back."
-)
+@click.option("--hours", type=Number(0, 24 * 31), default=24.0, show_default=True, help="How far to look back.")
 @asks_daemon
 def command(client: Client, as_json: bool, hours: float) -> int:
     """Exit 10 if a certain hardware verdict names this node since it was booted, and say which; else 0.

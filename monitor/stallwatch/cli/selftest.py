@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from stallwatch.cli.numbers import Number, WholeNumber
 from stallwatch.config import current_environment
 from stallwatch.errors import EXIT_CRASH, EXIT_OK, EXIT_VERDICT
 
@@ -37,18 +38,16 @@ class SizeType(click.ParamType[int]):
 
 @click.command()
 @click.option("--python", metavar="PATH", help="Training interpreter. Default: ours or PATH's, if it has torch.")
-@click.option("--ranks", type=click.IntRange(1, 64), help="Processes. Default: one a GPU; 4 on the CPU.")
+@click.option("--ranks", type=WholeNumber(1, 64), help="Processes. Default: one a GPU; 4 on the CPU.")
 @click.option("--backend", type=click.Choice(("auto", "nccl", "gloo")), default="auto", show_default=True)
 @click.option("--most-bytes", type=SizeType(), help="Largest size. Default: 256M; 4M with gloo.")
+@click.option("--step-seconds", type=Number(1, 3600), default=30.0, show_default=True, help="Deadline of a step.")
 @click.option(
-    "--step-seconds", type=click.FloatRange(1, 3600), default=30.0, show_default=True, help="Deadline of a step."
-)
-@click.option(
-    "--start-seconds", type=click.FloatRange(1, 3600), default=120.0, show_default=True,
+    "--start-seconds", type=Number(1, 3600), default=120.0, show_default=True,
     help="Deadline of Python's and torch's start.",
 )  # fmt: skip
 @click.option("--bisect", is_flag=True, help="On failure repeat the step with fewer ranks, each pair, and paths off.")
-@click.option("--bisect-seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Time for --bisect.")
+@click.option("--bisect-seconds", type=Number(1), default=600.0, show_default=True, help="Time for --bisect.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep logs, reports and evidence in this new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of --json.")

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon
+from stallwatch.cli.numbers import Number, WholeNumber
 from stallwatch.cli.status import status_document, status_view
 from stallwatch.cli.terminal import console
 from stallwatch.errors import UsageError
@@ -20,8 +21,8 @@ _OTHER_LINES = 14  # of a screen: head, sensors, and the incidents, which must n
 
 
 @click.command()
-@click.option("--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="In seconds.")
-@click.option("--count", type=click.IntRange(1), help="Stop after so many looks.")
+@click.option("--interval", type=Number(0.1, 60), default=1.0, show_default=True, help="In seconds.")
+@click.option("--count", type=WholeNumber(1), help="Stop after so many looks.")
 @asks_daemon
 def command(client: Client, as_json: bool, interval: float, count: int | None) -> None:
     """Show ranks and incidents, refreshed every second, until Ctrl-C; with --json a document a line."""

@@ -34,6 +34,7 @@ def test_mode_and_maintenance_reach_the_daemon_and_say_where_they_hold(address: 
     said = capsys.readouterr().out
     assert "mode shadow for 2.0 h" in said
     assert said.count("on this node alone") == 3
+    assert "`stallwatch maintenance --for 0` ends it." in said
     assert run(["mode"]) == 0
     assert "mode tell: nothing is silenced" in capsys.readouterr().out
 
