@@ -5,7 +5,7 @@
 A job of ranks under a daemon in its default configuration. It moves all the time and is looked at on demand
 (`stallwatch capture`), as any look before a verdict does; every so often rank 0 stands still for some seconds, so that
 the job is suspected, and goes on. Each rank notes when one of its threads, woken a thousand times a second, did not
-run, and which steps took long (tests/programs/communicating.py). A machine with less than two free cores a rank makes
+run, and what each step took (tests/programs/communicating.py). A machine with less than two free cores a rank makes
 gaps of its own: those before the first look are shown beside those since then. A look at a suspicion that passed keeps
 no note of itself, so every later gap may be of a look. Exit code 0 when none of these is longer than 50 ms, or than the
 longest before.
@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -65,12 +66,27 @@ class Pauses(NamedTuple):
         first = min((at for at, _ in self.looks), default=float("inf")) - MOST_SECONDS
         return [gap for gap in some if gap.at >= first], [gap for gap in some if gap.at < first]
 
+    def steps(self) -> tuple[list[float], list[float]]:
+        """Return the seconds of steps of which something was asked of ranks meanwhile, and of all others."""
+        asked = sorted(at for at, _ in self.looks)
+        looked_at: list[float] = []
+        others: list[float] = []
+        for gap in self.gaps:
+            if gap.kind == "step":
+                next_asked = bisect_left(asked, gap.at - ATTEMPT_SECONDS)
+                is_looked_at = next_asked < len(asked) and asked[next_asked] <= gap.at + gap.seconds
+                (looked_at if is_looked_at else others).append(gap.seconds)
+        return looked_at, others
+
 
 def main() -> int:
     options = _options()
     if options.cores:
         os.sched_setaffinity(0, cores_of(options.cores))
-    return _show(_measure(options))
+    pauses = _measure(options)
+    for figure in _figures(pauses):
+        print(figure)
+    return _show(pauses)
 
 
 def figures(quick: bool) -> list[Figure]:
@@ -78,13 +94,19 @@ def figures(quick: bool) -> list[Figure]:
     options = _options(["--backend", "nccl" if has_gpu() else "gloo", *(["--seconds", "60"] if quick else [])])
     pauses = _measure(options)
     _show(pauses)
-    found = []
-    for what, kind in (("pause", "thread"), ("step", "step")):
-        during, alone = (sorted(gap.seconds * 1e3 for gap in some) for some in pauses.of(kind))
-        beside = f"{len(during)} over 20 ms; before any {max(alone, default=0):.0f} ms at most, of {len(alone)}"
-        found.append(Figure(f"longest {what} while looked at", max(during, default=0.0), "ms", detail=beside))
-        if during:
-            found.append(Figure(f"{what} while looked at, p99.9 of those over 20 ms", percentile(during, 0.999), "ms"))
+    return _figures(pauses)
+
+
+def _figures(pauses: Pauses) -> list[Figure]:
+    during, alone = (sorted(gap.seconds * 1e3 for gap in some) for some in pauses.of("thread"))
+    beside = f"{len(during)} over 20 ms; before any {max(alone, default=0):.0f} ms at most, of {len(alone)}"
+    found = [Figure("longest pause while looked at", max(during, default=0.0), "ms", detail=beside)]
+    looked_at, others = pauses.steps()
+    if looked_at and others:
+        detail = f"{len(looked_at)} steps; p99.9 of {len(others)} others {percentile(others, 0.999) * 1e3:.0f} ms"
+        found.append(Figure("step while looked at, p99.9", percentile(looked_at, 0.999) * 1e3, "ms", detail=detail))
+        ratio = percentile(looked_at, 0.999) / percentile(others, 0.999)
+        found.append(Figure("step while looked at, p99.9 against others", ratio, "×"))
     return found
 
 

@@ -178,7 +178,7 @@ def transformer(quick: bool, ranks: int = 0) -> list[Figure]:
     """Time of a bf16 step on GPUs, a rank on each."""
     import torch  # noqa: TID251
 
-    pairs, _ = measure("transformer", ranks or torch.cuda.device_count(), 10 if quick else 60, 2.0)
+    pairs, _ = measure("transformer", ranks or torch.cuda.device_count(), 10 if quick else 60, 1.0)
     step = statistics.median(without.seconds for without, _ in pairs)
     return [mean_of("a bf16 step, in pairs", more(pairs, 0), "%", f"{step * 1e3:.2f} ms a step without")]
 

@@ -1,10 +1,10 @@
 """Communicates all the time, and notes for how long its threads stood still: `communicating.py FOLDER SECONDS [WAYS]`.
 
-Each rank writes gaps-RANK.jsonl: [seconds of CLOCK_MONOTONIC at which the gap began, its length, "thread" | "step"]. A
+Each rank writes gaps-RANK.jsonl: [seconds of CLOCK_MONOTONIC at which it began, its length, "thread" | "step"]. A
 thread that wakes a thousand times a second notes when it did not, which is a pause of the process or somebody who held
-the GIL; steps note all that is longer than usual, which is a pause of any rank. WAYS: "pause" has rank 0 stand still
-for some seconds now and then, so that it is looked at and goes on. COMMUNICATING_BACKEND is gloo, or nccl, where ranks
-may share a GPU.
+the GIL; every step is noted, and one that is longer than usual is a pause of any rank. WAYS: "pause" has rank 0 stand
+still for some seconds now and then, so that it is looked at and goes on. COMMUNICATING_BACKEND is gloo, or nccl, where
+ranks may share a GPU.
 """
 
 import json
@@ -60,8 +60,7 @@ def main() -> None:
         if BACKEND == "nccl":
             torch.cuda.synchronize()
         beat.step()
-        if time.monotonic() - began > LEAST_SECONDS:
-            gaps.append((began, time.monotonic() - began, "step"))
+        gaps.append((began, time.monotonic() - began, "step"))
         if rank == 0 and "pause" in ways and time.monotonic() > pause_at:
             time.sleep(PAUSE_SECONDS)
             pause_at = time.monotonic() + PAUSE_EVERY_SECONDS
