@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +29,17 @@ def eventually(look: Callable[[], T | None]) -> T:
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.01)
     return value
+
+
+def others() -> list[str]:
+    """Interpreters from 3.9 on: on the PATH, or side by side in pyenv's folder."""
+    found: dict[int, str] = {}
+    for minor in range(9, 20):
+        beside = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
+        path = shutil.which(f"python3.{minor}") or (str(beside[-1]) if beside else None)
+        if path and minor != sys.version_info.minor:
+            found[minor] = str(beside[-1]) if beside else path
+    return list(found.values())
 
 
 class Program:

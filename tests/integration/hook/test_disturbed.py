@@ -121,6 +121,22 @@ with open({str(directory / "fill")!r}, "wb", buffering=0) as file:
     assert "No space left on device" in errors
 
 
+@as_root
+@pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux")
+def test_a_file_system_that_is_read_only_stops_nothing(tmp_path: Path, directory: Path) -> None:
+    mount = f'mount -t tmpfs -o ro none "{directory}" || exit 77; exec "$@"'
+    with running(["unshare", "-m", "sh", "-c", mount, "sh", *script(tmp_path, LOOP)], directory) as program:
+        said = program.line()
+        if program.process.poll() == 77:
+            pytest.skip("may not mount here")
+        assert said == "False"
+        assert program.ask() == "False"
+        status, errors = program.end("stop")
+    assert status == 0
+    assert "Read-only file system" in errors
+    assert errors.count("\n") == 1
+
+
 def test_rubbish_in_the_request_s_place_is_ignored(tmp_path: Path, directory: Path) -> None:
     (directory / ".daemon").mkdir()
     with running(script(tmp_path, LOOP), directory) as program:

@@ -1,13 +1,11 @@
 """The hook under every other Python that this machine has."""
 
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 import stallwatch
-from tests.integration.hook.programs import LAUNCHER, records, running, script
+from tests.integration.hook.programs import LAUNCHER, others, records, running, script
 
 ROOT = Path(stallwatch.__file__).parents[1]
 SOURCE = """
@@ -26,17 +24,6 @@ with beat.phase("checkpoint"):
     sys.stdin.readline()
 sys.exit(3)
 """
-
-
-def others() -> list[str]:
-    """Interpreters from 3.9 on: on the PATH, or side by side in pyenv's folder."""
-    found: dict[int, str] = {}
-    for minor in range(9, 20):
-        beside = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
-        path = shutil.which(f"python3.{minor}") or (str(beside[-1]) if beside else None)
-        if path and minor != sys.version_info.minor:
-            found[minor] = str(beside[-1]) if beside else path
-    return list(found.values())
 
 
 @pytest.mark.parametrize("interpreter", others() or [pytest.param("", marks=pytest.mark.skip("only one Python here"))])

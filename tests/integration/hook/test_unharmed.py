@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.hook import layout
-from tests.integration.hook.programs import LAUNCHER, Program, running, script
+from tests.integration.hook.programs import LAUNCHER, Program, others, running, script
 
 # Steps for some of the hook's own looks (a quarter of a second each) after it has said "half".
 TRAINS = """
@@ -149,6 +149,27 @@ def test_whatever_happens_to_the_directory_the_weights_are_the_same(tmp_path: Pa
             if (said, status) != (expected, 0) or "Traceback" in errors:
                 wrong[name] = (said, status, errors)
         assert not wrong
+
+
+def test_under_every_other_python_the_weights_are_the_same(tmp_path: Path) -> None:
+    """Its record truncated, then the directory deleted, while it trains."""
+    expected, (_, path) = weights(), script(tmp_path, HOOKED)
+    with contextlib.ExitStack() as programs:
+        started: dict[str, Program] = {}
+        for number, interpreter in enumerate(others()):
+            directory = tmp_path / f"ranks-{number}"
+            directory.mkdir(mode=0o700)
+            variables = LAUNCHER | {"PYTHONPATH": str(Path(layout.__file__).parents[2])}
+            started[interpreter] = programs.enter_context(running([interpreter, path], directory, variables=variables))
+        for interpreter, program in started.items():
+            assert program.line() == "half", interpreter
+            program.record_path()
+            truncate(program.directory)
+            shutil.rmtree(program.directory)
+        ends = {interpreter: (program.ask(), *program.end()) for interpreter, program in started.items()}
+    assert {interpreter: said for interpreter, (said, _, _) in ends.items()} == dict.fromkeys(started, expected)
+    assert {status for _, status, _ in ends.values()} <= {0}
+    assert not [errors for _, _, errors in ends.values() if "Traceback" in errors]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
