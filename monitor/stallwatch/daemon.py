@@ -42,6 +42,7 @@ from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, SensorStatus
+from stallwatch.node.free_lists import FreeLists
 from stallwatch.outputs.build import renews_telling, with_telling
 from stallwatch.outputs.output import Output
 
@@ -97,7 +98,7 @@ class Daemon:
         self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
         self._silences = KeptSilences(store, clock) if fleet is None else None
         self._room_tick = _ROOM_TICKS - 1  # of the next look at the store's size
-        self._tally = Tally()
+        self._tally, self._free_lists = Tally(), FreeLists(lambda: clock.monotonic_ns() / 1e9)
         self._cost = Cost()
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
@@ -177,6 +178,7 @@ class Daemon:
                     self._store.rest()
         with self._guard.stage("incidents", "catch_up"):
             self._actions.catch_up()
+        self._free_lists.give_back()
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()
         if tick >= self._room_tick:

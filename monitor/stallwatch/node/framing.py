@@ -7,6 +7,8 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 
+from stallwatch.node.free_lists import FreeLists
+
 _LENGTH = struct.Struct("<I")
 # A node of 16 ranks with 128 children each takes about 200 KB; larger files travel in pieces.
 LIMIT_BYTES = 64 << 20
@@ -45,13 +47,14 @@ def answer_requests(
     """What a child of node.worker does: answer each request on standard input, on standard output, until their end, or
     until none has come for `idle_seconds`."""
     requests, answers = sys.stdin.fileno(), sys.stdout.fileno()
-    unpacker = Unpacker(limit_bytes)
+    unpacker, free_lists = Unpacker(limit_bytes), FreeLists()
     while select.select([requests], [], [], idle_seconds)[0]:
         data = os.read(requests, 1 << 18)
         if not data:
             return
         for request in unpacker.feed(data):
             write(answers, pack(answer(request)))
+        free_lists.give_back()
 
 
 def write(descriptor: int, data: bytes) -> None:

@@ -28,6 +28,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from stallwatch.node.free_lists import FreeLists
 from stallwatch.node.no_network import give_up_network
 from stallwatch.node.privileged_process import HELD_BYTES, PrivilegedProcess, module_command
 from stallwatch.node.privileged_verbs import MOST_RANKS, SENSOR, VERBS, NotAllowed, Verb, number_of
@@ -188,7 +189,9 @@ class PrivilegedSide:
         if connection is not None:
             self._connections.append(Connection(connection, self))
         end = None
+        free_lists = FreeLists()
         while True:
+            free_lists.give_back()
             self._connections = [one for one in self._connections if not one.is_over]
             if self._stopping and listening is not None and end is None:
                 end = time.monotonic() + _LAST_SECONDS

@@ -16,6 +16,7 @@ from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.framing import Unpacker, as_child, pack, write
+from stallwatch.node.free_lists import FreeLists
 from stallwatch.node.no_network import give_up_network
 from stallwatch.sensors.sensor import NEWS, Options, Sensor, SensorAnswer
 
@@ -23,7 +24,7 @@ from stallwatch.sensors.sensor import NEWS, Options, Sensor, SensorAnswer
 def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
     """Answer requests until their end of file. A sensor that cannot be made yet is tried again at each request."""
     sensor: Sensor[Any] | None = None
-    unpacker = Unpacker()
+    unpacker, free_lists = Unpacker(), FreeLists()
     while True:
         told = False
         while not _wait(sensor, requests):
@@ -53,6 +54,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
             write(answers, pack(msgspec.msgpack.encode(answer)))
             if answer.absent:
                 return
+        free_lists.give_back()
 
 
 def encoded(sensor: Sensor[Any], value: Any) -> bytes:
