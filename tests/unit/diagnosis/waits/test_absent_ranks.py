@@ -1,0 +1,68 @@
+"""Of ranks that others wait for, which have not entered: not those that move, nor those that wait for the GPU."""
+
+import pytest
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import CodeFrame, RankEvidence
+from stallwatch.model.hook_report import HookReport, NamedCall
+from tests.builders.job import IN_RECV, SLEEPS, Rank, evidence, loop, world
+
+STEPS = loop(world(4), 6)
+_TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"
+_STEP = CodeFrame("step", "/srv/job/train.py", 12)
+IN_SYNC = (CodeFrame("synchronize", f"{_TORCH}cuda/__init__.py", 900), _STEP, SLEEPS[-1])
+IN_STORE = (CodeFrame("barrier", f"{_TORCH}distributed/elastic/utils/store.py", 180), _STEP, SLEEPS[-1])
+
+
+def _stands(rank: int, frames: tuple[CodeFrame, ...], backend: str = "gloo", state: str = "S") -> RankEvidence:
+    sleeps = "hrtimer_nanosleep" if frames == SLEEPS else "futex_do_wait"
+    wchan = None if state == "R" else sleeps
+    return Rank(rank, STEPS, backend=backend, frames=frames, state=state, wchan=wchan).evidence()
+
+
+def _waits(rank: int, backend: str = "gloo") -> RankEvidence:
+    calls = (*STEPS, STEPS[0])
+    return Rank(rank, calls, len(STEPS), backend=backend, wchan="futex_do_wait").evidence()
+
+
+def _moves(rank: int) -> RankEvidence:
+    """At another line of the job's own code at its second look."""
+    stands = _stands(rank, SLEEPS, state="R")
+    first, second = stands.stacks
+    (thread,) = second.threads
+    frames = (replace(thread.frames[0], line=99), *thread.frames[1:])
+    works = tuple(replace(process, cpu_ticks=500 * process.look) for process in stands.processes)
+    stacks = (first, replace(second, threads=(replace(thread, frames=frames),)))
+    return replace(stands, stacks=stacks, processes=works)
+
+
+def _receives(rank: int, peer: int) -> RankEvidence:
+    told = _stands(rank, IN_RECV)
+    call = NamedCall("recv", is_transfer=True, rank=peer, thread=str(told.pid))
+    return replace(told, scenes=(HookReport("scene.json", 2, None, (call,)),))
+
+
+def _judged(*ranks: RankEvidence) -> tuple[str, list[int]]:
+    verdict = judge(replace(evidence(world_size=4), ranks=ranks)).verdicts[0]
+    return verdict.cause, list(verdict.culprits)
+
+
+def test_beside_one_that_stands_elsewhere_one_that_moves_is_not_named() -> None:
+    receive = [_stands(rank, IN_RECV) for rank in (0, 1)]
+    assert _judged(*receive, _stands(2, SLEEPS), _moves(3)) == ("not_entered", [2])
+    assert _judged(*receive, _moves(2), _moves(3))[1] == []
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_one_that_waits_for_the_gpu_with_nothing_pending_is_not_named(backend: str) -> None:
+    """Some communication is in no record. A line of the job's own that spins so is another matter."""
+    waits = [_waits(rank, backend) for rank in (0, 1, 2)]
+    assert _judged(*waits, _stands(3, IN_SYNC, backend, "R"))[1] == []
+    assert _judged(*waits, _stands(3, IN_SYNC[1:], backend, "R")) == ("not_entered", [3])
+
+
+def test_of_one_that_stands_at_the_store_nobody_knows_whom_it_waits_for_where_no_recorder_shows_a_wait() -> None:
+    receive = [_receives(0, 1), _receives(2, 0), _receives(3, 0)]
+    assert _judged(*receive, _stands(1, IN_STORE)) == ("undecided", [])
+    assert _judged(*receive, _stands(1, SLEEPS)) == ("not_entered", [1])
