@@ -26,9 +26,8 @@ from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from stallwatch.diagnosis.report.repeated import unrepeated
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
+from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps, unrepeated
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES

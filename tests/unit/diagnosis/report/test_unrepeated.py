@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.diagnosis.report.repeated import unrepeated
+from stallwatch.diagnosis.report.steps import unrepeated
 from stallwatch.model.verdict import Mismatch
 from tests.unit.outputs.reports import verdict
 
