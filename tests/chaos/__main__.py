@@ -2,6 +2,7 @@
 
 python -m tests.chaos kills --kills 500 --seconds 2100 [--seed N]   daemon, privileged side, children killed
 python -m tests.chaos soak --seconds 3600                           nothing is broken: does anything of ours grow?
+python -m tests.chaos churn --seconds 420                           ranks come and go: does their reader grow?
 python -m tests.chaos scenarios [NAME …]                            disks, clocks, floods, corrupt state, …
 python -m tests.chaos fleet --incidents 1000 [--place redis]        nodes that die, are late, cut off, say things twice
 """
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from tests.chaos import fleet, kills, scenarios, soak
+from tests.chaos import churn, fleet, kills, scenarios, soak
 from tests.chaos.fleet_places import PlaceKind
 
 
@@ -34,6 +35,10 @@ def main(argv: list[str]) -> int:
     soaking = commands.add_parser("soak", help="faults and healthy stretches for a long time")
     soaking.add_argument("--seconds", type=float, default=3600.0)
     soaking.add_argument("--ranks", type=int, default=soak.RANKS)
+    soaking.add_argument("--at-once", type=int, help="so many faults all the time, for an hour's in minutes")
+    churning = commands.add_parser("churn", help="ranks that come and go, and their reader alone")
+    churning.add_argument("--seconds", type=float, default=420.0)
+    churning.add_argument("--every", type=float, default=20.0, help="seconds between what it gives back")
     playing = commands.add_parser("scenarios", help=", ".join(scenarios.SCENARIOS))
     playing.add_argument("names", nargs="*", metavar="NAME", help="all without one")
     meeting = commands.add_parser("fleet", help="simulated incidents of whole fleets, by seeds from --seed on")
@@ -43,6 +48,10 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, end)
     if options.command == "scenarios":
         return scenarios.run(options.names, options.seed, options.keep)
+    if options.command == "churn":
+        for line in churn.run(options.seconds, options.seed, options.every):
+            print(line, flush=True)
+        return 0
     if options.command == "fleet":
         count = fleet.incidents(options.incidents, options.seed, options.place)
         print("\n".join(count.lines()))
@@ -50,7 +59,7 @@ def main(argv: list[str]) -> int:
     result = (
         kills.run(options.kills, options.seconds, options.seed, options.keep)
         if options.command == "kills"
-        else soak.run(options.seconds, options.seed, options.ranks, options.keep)
+        else soak.run(options.seconds, options.seed, options.ranks, options.keep, options.at_once)
     )
     print("\n".join(result.lines()))
     return 0 if result.good else 1

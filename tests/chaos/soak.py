@@ -95,14 +95,14 @@ class Soak:
         self._stories = Stories(node, self._random, self.result, ranks)
         self._samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
 
-    def run(self, seconds: float) -> SoakResult:
+    def run(self, seconds: float, at_once: int | None = None) -> SoakResult:
         chance, began = self._random, time.monotonic()
         sample_at = change_at = began
         open_faults = 0
         try:
             while (now := time.monotonic()) < began + seconds:
                 if now >= change_at:
-                    open_faults = chance.choice((0, 0, 1, 2))
+                    open_faults = chance.choice((0, 0, 1, 2)) if at_once is None else at_once
                     change_at = now + chance.uniform(10, 90)
                 if now >= sample_at:
                     self._sample(now - began)
@@ -158,10 +158,13 @@ def _by_twelfths(samples: Sequence[Sample]) -> str:
     return " ".join(f"{sum(one.resident_bytes for one in part) / len(part) / 1e6:.0f}" for part in parts)
 
 
-def run(seconds: float, seed: int, ranks: int = RANKS, keep: Path | None = None) -> SoakResult:
+def run(
+    seconds: float, seed: int, ranks: int = RANKS, keep: Path | None = None, at_once: int | None = None
+) -> SoakResult:
+    """`at_once`: how many faults there are at a time; None: none, one or two by chance."""
     with node_of({"incidents": {"keep_bytes": _KEEP_BYTES}}, keep) as node:
         node.start()
-        result = Soak(node, seed, ranks).run(seconds)
+        result = Soak(node, seed, ranks).run(seconds, at_once)
         folder = node.folder
     result.left_behind = left_behind(folder)
     return result
