@@ -207,6 +207,36 @@ def test_a_suspicion_says_that_it_is_looked_at_and_times_are_written_as_commands
         assert accuse(shown.page) == []
 
 
+def test_after_a_new_start_of_the_daemon_what_is_over_is_listed_from_the_store_the_newest_first(browser: Any) -> None:
+    past = tuple(
+        incident(
+            incident_id=f"old-{day}", state="ended", resolution="the job ended", resolved_wall_ns=WALL_NS - day * 10**12
+        )
+        for day in range(1, 8)
+    )
+    with served(node_report(), FakeControl(past=past)) as node, opened(browser, address(node)) as shown:
+        page = shown.page
+        page.wait_for_selector("text=The last: llama-7b · rank 2 · not_entered ended at")
+        listed = page.locator("#past > ul > li > a").all_inner_texts()
+        assert listed == [f"old-{day}" for day in range(1, 6)]
+        page.locator("text=2 more").click()
+        page.locator("text=old-7").click()
+        page.wait_for_selector("article#old-7")
+        assert accuse(page) == []
+        assert shown.complaints == []
+
+
+def test_where_it_may_end_by_itself_that_stands_before_whether_it_may_be_killed(browser: Any) -> None:
+    early = incident(severity="none", tell_wall_ns=WALL_NS + 100 * 10**9, tell_reason="storage may answer late")
+    with (
+        served(node_report(early), FakeControl(incidents=(early,))) as node,
+        opened(browser, address(node)) as shown,
+    ):
+        shown.page.wait_for_selector("text=Nobody is told yet")
+        said = shown.page.inner_text("article")
+        assert said.index("Nobody is told yet: storage may answer late") < said.index("safe to kill")
+
+
 def test_no_option_of_a_command_is_broken_where_a_line_ends(browser: Any) -> None:
     with served(stalled_report()) as node, opened(browser, address(node), PHONE) as shown:
         shown.page.wait_for_selector("code >> text=stallwatch mute")

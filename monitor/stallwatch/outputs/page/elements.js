@@ -42,6 +42,9 @@ function clock(iso) {  // as commands and messages write it: 1/2/2026 is another
     ? time : `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())} ${time}`;
 }
 function join(words, between = " · ") { return words.filter(Boolean).join(between); }
+function causeOf(verdict, where = verdict.where) {  // "collective_mismatch · collective" says nothing more
+  return join([verdict.cause, where && where !== "unknown" && !verdict.cause.includes(where) && where]);
+}
 function within(ranges, ranks) {  // whether "2,5-7" holds only numbers of the set
   return ranges.split(",").every(range => {
     const [first, last = first] = range.split("-").map(Number);

@@ -36,7 +36,7 @@ function culpritBox(verdict, ranks) {
   const frame = process && process.frame;
   const where = (process && process.where) || verdict.where;
   return element("li", "box culprits", element("span", "who", called(ranks)), ranks.length > 1 ? chips(ranks, "blamed") : null,
-    element("span", "", join([verdict.cause, where !== "unknown" && where])),
+    element("span", "", causeOf(verdict, where)),
     frame ? element("span", "mono", `${shortPath(frame.file)}:${frame.line} ${frame.function}`) : null);
 }
 function arrow(words) { return element("li", "arrow", element("span", "", words)); }

@@ -154,14 +154,15 @@ function incidentCard(incident, timeline, ranks, first) {
   card.id = incident.incident_id;
   card.append(element("div", "tags",
     element("span", `tag ${standing}`, incident.state === "suspect" ? "suspect" : standing === "none" ? "nobody told" : standing),
-    verdict ? element("span", "tag mono", join([verdict.cause, verdict.where])) : null,
+    verdict ? element("span", "tag mono", causeOf(verdict)) : null,
     verdict ? element("span", "tag", verdict.confidence) : null,
     incident.muted ? element("span", "tag", "muted") : null,
     element("span", "", `job ${incident.training_job}${incident.owner ? ` of ${incident.owner}` : ""}`),
     element("span", "soft", `${incident.incident_id} on ${incident.node}`), element("span", "soft", when(incident))));
   card.append(element("h2", "sentence", ...prose(verdict ? verdict.summary : incident.findings.map(finding => finding.reason).join("; ") || "No verdict yet")));
   if (isOver(incident)) card.append(element("p", "", join([`${incident.state === "ended" ? "Ended" : "Resolved"} at ${clock(incident.resolved_at)}`, how(incident)], ": ")));
-  card.append(...[safety(incident), untold(incident), acknowledgement(incident)].filter(Boolean));  // what to do with the job is asked first
+  const kill = safety(incident), quiet = untold(incident);  // what to do with the job is asked first: where it may end by itself, wait
+  card.append(...[...incident.tell_at ? [quiet, kill] : [kill, quiet], acknowledgement(incident)].filter(Boolean));
   const rest = [...verdict ? verdictParts(verdict, isOver(incident)) : [], incident.stacks ? stacks(incident, verdict) : null,
     ...timelineParts(incident, timeline, ranks), silence(incident), history(incident)].filter(Boolean);
   // Of several the first is read; who wants another one opens it.

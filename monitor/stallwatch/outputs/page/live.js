@@ -53,7 +53,7 @@ function overview(open) {  // several stalls at once: which there are is seen be
       const link = element("a", "", incident.training_job), verdict = incident.verdicts[0];
       link.href = `#${encodeURIComponent(incident.incident_id)}`;
       return element("li", "", element("span", `tag ${incident.severity}`, incident.severity === "none" ? "nobody told" : incident.severity), " ", link, " ",
-        element("span", "soft", verdict ? join([verdict.culprits.length && called(verdict.culprits), verdict.cause, verdict.where]) : "no verdict yet"));
+        element("span", "soft", verdict ? join([verdict.culprits.length && called(verdict.culprits), causeOf(verdict)]) : "no verdict yet"));
     })));
   }
   return summary;
@@ -78,19 +78,36 @@ function lastLink(incident) {
   link.href = `#${encodeURIComponent(incident.incident_id)}`;
   return link;
 }
+const LISTED = 20, AT_ONCE = 5;
+let kept = [], keptKey = null;
+async function withKept(incidents) {  // who opens the page late, or after the daemon has started again, looks for the last one
+  const key = JSON.stringify(incidents.map(incident => [incident.incident_id, isOver(incident)]));
+  if (key !== keptKey) {
+    keptKey = key;
+    const listed = await api(`incidents?past=${LISTED}`).catch(() => null);
+    if (listed) kept = listed.incidents.filter(isOver);
+  }
+  const here = new Set(incidents.map(incident => incident.incident_id));
+  const over = [...incidents.filter(isOver), ...kept.filter(incident => !here.has(incident.incident_id))];
+  over.sort((a, b) => Date.parse(b.resolved_at) - Date.parse(a.resolved_at));
+  return [...incidents.filter(incident => !isOver(incident)), ...over];
+}
 let pastKey = "";
 function showPast(past) {
   const key = JSON.stringify(past);
   if (key === pastKey) return;
   pastKey = key;
   byId("past").hidden = !past.length;
-  byId("past").querySelector("ul").replaceChildren(...past.map(incident => {
+  const lines = past.map(incident => {
     const link = element("a", "", incident.incident_id);
     link.href = `#${encodeURIComponent(incident.incident_id)}`;
     const verdict = incident.verdicts[0];
     return element("li", "", link, " ", element("span", "soft", join([`${incident.state} ${clock(incident.resolved_at)}`, how(incident)])),
       element("div", "", ...prose(verdict ? verdict.summary : "")));
-  }));
+  });
+  const older = lines.slice(AT_ONCE), list = byId("past").querySelector("ul");
+  list.replaceChildren(...lines.slice(0, AT_ONCE), ...older.length
+    ? [element("li", "", element("details", "", element("summary", "", `${older.length} more`), element("ul", "past", ...older)))] : []);
 }
 
 function byReason(sensors) {  // those that are silent for the same reason share its sentence
@@ -129,7 +146,7 @@ async function refresh() {
     const culprits = new Set(incidents.incidents.filter(incident => incident.state === "open")
       .flatMap(incident => (incident.verdicts[0] || {culprits: []}).culprits.map(rank => `${jobKey(incident)} ${rank}`)));
     showRanks(ranks.ranks, culprits);
-    await showIncidents(incidents.incidents, ranks.ranks);
+    await showIncidents(await withKept(incidents.incidents), ranks.ranks);
     countDown(ranks.at);
     lastGood = new Date();
     byId("connection").className = "soft";
