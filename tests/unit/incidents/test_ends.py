@@ -115,6 +115,8 @@ def goes_on(story: Story, way: Way) -> Incident | None:
         (suspected, CRASHED, "ended", "critical"),
         (stood_without_a_verdict, CRASHED, "ended", "critical"),
         (told, CRASHED, "ended", "warning"),
+        (looked_healthy, KILLED, "ended", "none"),
+        (looked_healthy, CRASHED, "ended", "critical"),
         (stepping, CRASHED, "ended", "critical"),
     ],
 )
