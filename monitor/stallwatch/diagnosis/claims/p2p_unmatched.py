@@ -22,7 +22,7 @@ from stallwatch.diagnosis.claim import (
 )
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength, Wait
-from stallwatch.diagnosis.waits.roots import Cycle
+from stallwatch.diagnosis.waits.roots import Cycle, in_every_circle
 from stallwatch.model.summary import ANY, Call, Pending
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
@@ -55,6 +55,8 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
         transfers = [not point.seq for point in cycle.points]
         if len(culprits) > 2 or not any(transfers):
             confidence = "possible"
+            if _transfers_in(analysis, cycle):
+                culprits = in_every_circle(analysis.graph, cycle) or culprits
         else:
             confidence = "certain" if proven and all(transfers) else "likely"
     stuck = [wait for wait in analysis.graph.waits if wait.point in cycle.points]
@@ -87,6 +89,10 @@ def _common_site(analysis: Analysis, culprits: tuple[int, ...]) -> str:
     calls = [analysis.case.call(wait.rank, wait.pending) for wait in analysis.graph.waits if wait.rank in culprits]
     sites = {call.site if call else "" for call in calls}
     return sites.pop() if len(sites) == 1 else ""
+
+
+def _transfers_in(analysis: Analysis, cycle: Cycle) -> bool:
+    return any(not point.seq for point in cycle.points) or any(rank in analysis.graph.peers for rank in cycle.ranks)
 
 
 def _cause(analysis: Analysis, cycle: Cycle, departures: list[SequenceBreak]) -> Cause:

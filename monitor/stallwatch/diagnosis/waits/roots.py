@@ -5,7 +5,7 @@ Points are nodes too: sixteen thousand ranks in one barrier that half of them la
 squared.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
 
 WaitNode = tuple[int, int]  # (rank, lane), or (_POINT, index)
 _POINT = -1
+_LARGE_CYCLE = 512  # nodes; who is in each circle of a larger one is not asked
 
 
 class Cycle(msgspec.Struct, frozen=True):
@@ -43,17 +44,7 @@ class Roots(msgspec.Struct, frozen=True):
 def find_roots(graph: Graph) -> Roots:
     """Given the graph of waits, return its sinks. Supposed waits count only where nothing surer explains a wait."""
     points = sorted(graph.blockers)
-    number = {point: (_POINT, index) for index, point in enumerate(points)}
-    edges = {point: _relevant(graph.blockers[point]) for point in points}
-    successors: dict[WaitNode, tuple[WaitNode, ...]] = {
-        number[point]: tuple((blocker.rank, blocker.lane) for blocker in edges[point]) for point in points
-    }
-    for wait in graph.waits:
-        successors[wait.rank, wait.lane] = (number[wait.point],)
-    for targets in list(successors.values()):
-        for target in targets:
-            successors.setdefault(target, ())
-    _add_peers(graph, successors)
+    successors = _successors(graph, points)
     components = _components(successors)
     component_of = {node: index for index, part in enumerate(components) for node in part}
     absent: list[WaitNode] = []
@@ -84,8 +75,48 @@ def find_roots(graph: Graph) -> Roots:
         cycles=tuple(sorted(cycles, key=lambda cycle: cycle.nodes)),
         circles=tuple(sorted(circles)),
         closed=tuple(sorted(closed)),
-        strength=_strengths(edges.values(), graph.peers.values()),
+        strength=_strengths((_relevant(graph.blockers[point]) for point in points), graph.peers.values()),
     )
+
+
+def in_every_circle(graph: Graph, cycle: Cycle) -> tuple[int, ...]:
+    """Given a cycle, in which several circles may lie, return the ranks through which each of these goes; ascending.
+
+    A stage that has gone on to the next collective, while both its neighbours stand in a transfer with it, is in every
+    circle of the whole pipeline; who waits behind a neighbour is in one.
+    """
+    points = sorted(graph.blockers)
+    part = {*cycle.nodes, *((_POINT, points.index(point)) for point in cycle.points)}
+    if len(part) > _LARGE_CYCLE:
+        return ()
+    successors = _within(_successors(graph, points), part)
+    shared = []
+    for rank in cycle.ranks:
+        left = _within(successors, {node for node in part if node[0] != rank})
+        if all(len(component) == 1 for component in _components(left)):
+            shared.append(rank)
+    return tuple(shared)
+
+
+def _within(
+    successors: Mapping[WaitNode, tuple[WaitNode, ...]], part: set[WaitNode]
+) -> dict[WaitNode, tuple[WaitNode, ...]]:
+    return {node: tuple(target for target in successors[node] if target in part) for node in part}
+
+
+def _successors(graph: Graph, points: Sequence[Point]) -> dict[WaitNode, tuple[WaitNode, ...]]:
+    number = {point: (_POINT, index) for index, point in enumerate(points)}
+    successors: dict[WaitNode, tuple[WaitNode, ...]] = {
+        number[point]: tuple((blocker.rank, blocker.lane) for blocker in _relevant(graph.blockers[point]))
+        for point in points
+    }
+    for wait in graph.waits:
+        successors[wait.rank, wait.lane] = (number[wait.point],)
+    for targets in list(successors.values()):
+        for target in targets:
+            successors.setdefault(target, ())
+    _add_peers(graph, successors)
+    return successors
 
 
 def _relevant(blockers: tuple[Blocker, ...]) -> tuple[Blocker, ...]:

@@ -58,3 +58,20 @@ def test_a_receive_from_a_rank_that_waits_for_the_receiver_is_a_message_that_was
 def test_a_receive_from_anybody_names_nobody() -> None:
     verdict = _judged(*(_transfers(rank, "recv", None) for rank in range(4)))
     assert verdict.confidence == "possible"
+
+
+def test_of_a_pipeline_in_which_one_stage_has_gone_on_to_the_collective_that_stage_is_named() -> None:
+    """Rank 0 sends to it, rank 2 receives from it, rank 3 from rank 2: each waits for it, and it waits for all."""
+    verdict = _judged(_transfers(0, "send", 1), _collects(1), _transfers(2, "recv", 1), _transfers(3, "recv", 2))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (1,), "possible")
+
+
+def test_a_message_whose_two_ends_are_in_every_circle_names_both() -> None:
+    """Only rank 2 waits for rank 1: it may have received one too many."""
+    verdict = _judged(_collects(0), _collects(1), _transfers(2, "recv", 1), _transfers(3, "recv", 2))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (1, 2), "possible")
+
+
+def test_circles_that_share_no_rank_name_all_of_them() -> None:
+    verdict = _judged(_collects(0), _collects(1), _transfers(2, "recv", 1), _transfers(3, "recv", 0))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (0, 1, 2, 3), "possible")
