@@ -22,6 +22,7 @@ PROGRAMS = tuple(
         "training_frameworks",
         "training_projects",
         "training_reported",
+        "training_in_the_field",
     )
 )
 HANGS = tuple(
@@ -35,6 +36,7 @@ HANGS = tuple(
         "hangs_of_calls",
         "hangs_of_hosts",
         "hangs_reported",
+        "hangs_in_the_field",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
