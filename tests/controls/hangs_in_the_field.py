@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch  # noqa: TID251
@@ -129,9 +130,9 @@ def pattern_backtracks() -> None:
     re.match(r"(\w+\s?)+$", "a" * 200 + "!")  # here
 
 
-@stands(where=("filesystem", "user_code"))
+@stands(where=("filesystem", "user_code", "socket"))
 def file_is_awaited_by_inotify() -> None:
-    """A trigger file that nobody makes, awaited as `watchdog` does."""
+    """A trigger file that nobody makes, awaited as `watchdog` does; the kernel's symbol is also that of a socket."""
     watch = _LIBC.inotify_init1(0)
     _LIBC.inotify_add_watch(watch, tempfile.mkdtemp().encode(), 0x100)
     os.read(watch, 4096)  # here
@@ -196,12 +197,13 @@ def layer_is_dropped_on_one_rank() -> None:
 
 @before_rendezvous("one_takes_the_rank_of_another")
 def _take_another_rank() -> None:
-    dist.init_process_group("gloo", rank=min(RANK, WORLD - 2), world_size=WORLD)
+    rank = min(RANK, WORLD - 2)
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=timedelta(seconds=80))
 
 
 @hang(causes=("init_missing",), culprits=(3,))
 def one_takes_the_rank_of_another() -> None:
-    """The start: rank 3 computes its rank by itself, and comes as rank 2 once more."""
+    """The start, whose time-out is 80 seconds: rank 3 computes its rank by itself, and comes as rank 2 once more."""
     train(WARM_UP)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import sys
 import threading
 import time
@@ -28,6 +29,10 @@ _OUTPUT_LIMIT_BYTES = 64 << 20
 _TRIES = 3
 _BETWEEN_TRIES_SECONDS = 0.05
 _MOST_CHILDREN = 8
+# A tracer's stop ends these with EINTR, handler or not (signal(7)); seen of semop and io_getevents. What a program
+# that does not ask again then takes for an answer is no matter for a guest. epoll_wait, which every back end's threads
+# call in a loop, is not among them.
+_INTERRUPTED = re.compile(r"semtimedop|^read_events|^do_sigtimedwait")
 # py-spy reads symbols of libraries: more at once than cores would only make each one slower.
 _AT_ONCE = threading.Semaphore(max(2, min(8, os.cpu_count() or 2)))
 
@@ -261,5 +266,7 @@ def _check_pausable(pid: int, start_ticks: int) -> None:
         raise NotCaptured("not paused: somebody has stopped it")
     if "D" in states:
         raise NotCaptured("not paused: a thread of it is in an uninterruptible wait (D)")
+    if any(_INTERRUPTED.search(thread.wchan or "") for thread in look.threads):
+        raise NotCaptured("not paused: a system call in which a thread of it waits would end with EINTR")
     if states & {"Z", "X"} and look.state in ("Z", "X"):
         raise NotCaptured("not paused: it has ended")

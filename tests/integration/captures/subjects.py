@@ -54,6 +54,17 @@ def read_shard():
     ctypes.CDLL(library).wait_for_disk()
 read_shard()
 """
+# What a tracer's stop ends with EINTR (signal(7)); the program does not ask again, as few in C do.
+WAITS_FOR_AIO = """
+import ctypes
+library = ctypes.CDLL(None)
+context, event = ctypes.c_ulong(0), (ctypes.c_char * 32)()
+assert library.syscall(206, 8, ctypes.byref(context)) == 0
+def wait_for_events():
+    print("ready", flush=True)
+    library.syscall(208, context, ctypes.c_long(1), ctypes.c_long(1), event, None)
+wait_for_events()
+"""
 WITH_WORKER = """
 import os, sys, time
 read, write = os.pipe()
@@ -95,6 +106,12 @@ class Subject:
         deadline = time.monotonic() + 20
         while self.state() not in letters:
             assert time.monotonic() < deadline, f"process {self.pid} is {self.state()}, not {letters}"
+            time.sleep(0.005)
+
+    def wait_for_wchan(self, symbol: str) -> None:
+        deadline = time.monotonic() + 20
+        while (seen := Path(f"/proc/{self.pid}/wchan").read_text()) != symbol:
+            assert time.monotonic() < deadline, f"process {self.pid} sleeps in {seen}, not {symbol}"
             time.sleep(0.005)
 
     def sample(self, *, with_hook: bool = False) -> RankSample:

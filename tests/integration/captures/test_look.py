@@ -29,6 +29,7 @@ from tests.integration.captures.subjects import (
     HOLDS_GIL,
     SLEEPS,
     UNINTERRUPTIBLE,
+    WAITS_FOR_AIO,
     WAITS_FOR_LOCK,
     WITH_WORKER,
     Subject,
@@ -136,6 +137,16 @@ def test_uninterruptible_rank_is_read_without_a_pause(tmp_path: Path) -> None:
     assert "read_shard" in functions(tmp_path / "b/ranks/0/stacks.json")
     assert "uninterruptible" in attempts(tmp_path / "b", "stacks")[1].detail
     assert process_of(tmp_path / "b").state == "D"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+def test_a_rank_whose_system_call_a_pause_would_end_is_not_paused(tmp_path: Path) -> None:
+    with running(WAITS_FOR_AIO, tmp_path / "d") as subject:
+        subject.wait_for_wchan("read_events")
+        take(tmp_path / "b", subject.sample())
+        assert subject.process.poll() is None
+    assert "wait_for_events" in functions(tmp_path / "b/ranks/0/stacks.json")
+    assert "EINTR" in attempts(tmp_path / "b", "stacks")[1].detail
 
 
 def test_worker_that_the_rank_waits_for_has_its_stack_too(tmp_path: Path) -> None:

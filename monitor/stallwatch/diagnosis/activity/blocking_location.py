@@ -35,7 +35,8 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
     ("sleep", re.compile(r"nanosleep|nsleep|^sigtimedwait|do_sigtimedwait")),
     ("vfork", re.compile(r"^kernel_clone|wait_for_vfork_done|^_do_fork|^do_fork")),
     ("child", re.compile(r"^do_wait\b|^kernel_wait|^do_wait4|^kernel_waitid|^do_wait_pid")),
-    ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed")),
+    # The last are queues of messages (POSIX), and what waits for the counter of an eventfd or a timer's file.
+    ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed|^wq_sleep|^do_wait_intr_irq")),
     ("file_lock", re.compile(r"flock|locks_lock|posix_lock|fcntl_setlk|lockd|nlm")),
     ("gpu", re.compile(r"^nv_|^nvidia|^uvm_|^rm_|^os_acquire|^kfd_|amdgpu|^dma_fence")),
     ("pipe_write", re.compile(r"pipe_write")),
@@ -47,7 +48,7 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
         r"nfs|^rpc_|fuse|request_wait_answer|ceph|^ll_|^cl_|^osc_|^ptlrpc|lustre|gpfs|cxi|beegfs|weka|cifs|smb|ocfs|gfs2"
         r"|folio_|wait_on_page|wait_on_buffer|^io_schedule|^bit_wait|blk_|blkdev|submit_bio|ext4|xfs|btrfs|jbd2|f2fs|zfs"
         r"|^cv_wait|zio_|inode|dentry|d_alloc|^iterate_dir|lookup_slow|path_|do_fsync|vfs_|rwsem_down|autofs|overlay|^ovl_"
-        r"|balance_dirty|lock_page|writeback|sync_fs|do_truncate|dio_|iomap")),
+        r"|balance_dirty|lock_page|writeback|sync_fs|do_truncate|dio_|iomap|^read_events|io_cqring_wait")),
 )  # fmt: skip
 
 
