@@ -230,10 +230,9 @@ class Cluster:
 
     def _mark(self) -> float | None:
         if self.program == SLOW:
-            said = [
-                line for line in (self.nodes[0].folder / "rank.log").read_text().splitlines() if '"slow": true' in line
-            ]
-            return float(json.loads(said[0])["at"]) if said else None
+            said = (self.nodes[0].folder / "rank.log").read_text().splitlines()
+            marks = [json.loads(line) for line in said if line.startswith('{"mark"')]
+            return next((float(one["at"]) for one in marks if one["mark"] == "slow"), None)
         found = [node.mark.read_text().split() for node in self.nodes if node.mark.exists()]
         return int(found[0][-1]) / 1e9 if found and found[0] else None
 
