@@ -123,6 +123,8 @@ class FleetRun:
         if self.rng.random() < self.story.lost:
             return self.now + _TIME_OUT, Seen(problem="redis://place: connection reset by peer")
         arrives = self.now + self.rng.expovariate(1 / self.story.latency)
+        if self.story.slow[1]:
+            arrives += self.rng.uniform(*self.story.slow)
         if seen.told is not None:
             self.told_at[node].append(arrives)
         return arrives, seen

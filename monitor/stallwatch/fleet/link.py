@@ -32,6 +32,7 @@ _OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
 _OF_PACE: Final = ":pace"
 _OF_PAST: Final = ":past"
 _MOST_PAST: Final = 64
+_MOST_PRESSED_SECONDS: Final = 20.0  # for which what presses keeps all else from being asked
 
 _SEEN = msgspec.msgpack.Decoder(Seen)
 _VERDICT = msgspec.json.Decoder(JobVerdict)
@@ -79,6 +80,8 @@ class Link:
         self._leaving: list[Wish] = []
         self._asked: str | None = None  # whose wish is on its way; "": a check
         self._asked_ns = 0
+        self._turn = 0
+        self._other_ns = 0  # when something was asked last that is no incident's
         self._checked_ns: int | None = None
         self._again_ns = 0
         self._problem = "not tried yet"
@@ -151,29 +154,51 @@ class Link:
     def _ask(self, now_ns: int, locals_: Sequence[Local]) -> None:
         if self._asked is not None or now_ns < self._again_ns:
             return
-        if (orders := self.book.wish(now_ns)) is not None:
-            self._orders = orders
-            self._send(_OF_ALL, PlaceRequest(self._settings, "orders", orders=orders), now_ns)
-            return
-        if self._leaving:
-            self._send(_OF_PAST, PlaceRequest(self._settings, "exchange", self._leaving.pop(0)), now_ns)
-            return
+        # Where an answer takes seconds all of them are always due. None may wait for ever behind another; incidents,
+        # whose claims expire, wait for one request of another kind at most.
+        incident = self._ask_incident
+        turns = (self._ask_orders, incident, self._ask_past, incident, self._ask_pace, incident)
+        presses = any(self._seats[local.incident_id].member.presses(now_ns, local) for local in locals_)
+        first = 1 if presses and now_ns - self._other_ns < _MOST_PRESSED_SECONDS * SECOND_NS else self._turn
+        for turn in (*range(first, len(turns)), *range(first)):
+            if turns[turn](now_ns, locals_):
+                self._turn = turn + 1
+                self._other_ns = self._other_ns if turn % 2 else now_ns
+                return
+        if self._checked_ns is None or now_ns - self._checked_ns >= _CHECK_SECONDS * SECOND_NS:
+            self._checked_ns = now_ns
+            self._send("", PlaceRequest(self._settings, "check"), now_ns)
+
+    def _ask_orders(self, now_ns: int, _: Sequence[Local]) -> bool:
+        if (orders := self.book.wish(now_ns)) is None:
+            return False
+        self._orders = orders
+        self._send(_OF_ALL, PlaceRequest(self._settings, "orders", orders=orders), now_ns)
+        return True
+
+    def _ask_past(self, now_ns: int, _: Sequence[Local]) -> bool:
+        if not self._leaving:
+            return False
+        self._send(_OF_PAST, PlaceRequest(self._settings, "exchange", self._leaving.pop(0)), now_ns)
+        return True
+
+    def _ask_incident(self, now_ns: int, locals_: Sequence[Local]) -> bool:
         # Whose last exchange is longest ago comes first: none waits for ever behind others.
-        by_age = sorted(locals_, key=lambda local: self._age_of(local.incident_id))
-        for local in by_age:
+        for local in sorted(locals_, key=lambda local: self._age_of(local.incident_id)):
             seat = self._seats[local.incident_id]
             wish = seat.member.wish(now_ns, local)
             if wish is not None:
                 seat.wished = (now_ns, wish, local.judged)
                 self._send(local.incident_id, PlaceRequest(self._settings, "exchange", wish), now_ns)
-                return
-        if self._paces is not None and (pace := self._paces.wish(now_ns)) is not None:
-            self._pace = pace
-            self._send(_OF_PACE, PlaceRequest(self._settings, "pace", pace=pace), now_ns)
-            return
-        if self._checked_ns is None or now_ns - self._checked_ns >= _CHECK_SECONDS * SECOND_NS:
-            self._checked_ns = now_ns
-            self._send("", PlaceRequest(self._settings, "check"), now_ns)
+                return True
+        return False
+
+    def _ask_pace(self, now_ns: int, _: Sequence[Local]) -> bool:
+        if self._paces is None or (pace := self._paces.wish(now_ns)) is None:
+            return False
+        self._pace = pace
+        self._send(_OF_PACE, PlaceRequest(self._settings, "pace", pace=pace), now_ns)
+        return True
 
     def _age_of(self, incident_id: str) -> int:
         wished = self._seats[incident_id].wished

@@ -18,12 +18,14 @@ from stallwatch.model.verdict import Report
 SECOND_NS: Final = 1_000_000_000
 # Nodes see the same standstill within seconds of each other: after this, who has put nothing is not waited for.
 GATHER_SECONDS: Final = 10.0
-# A meeting place that has not answered for this long is away.
+# A meeting place that has not answered for this long is away: after a request that failed; while one is on its way.
 AWAY_SECONDS: Final = 10.0
+_SLOW_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 1.0
 _CALM_SECONDS: Final = 3.0  # between looks once the incident is old
 _OLD_SECONDS: Final = 120.0
 _RENEW_SECONDS: Final = 3.0
+_RENEW_LATE_SECONDS: Final = 4.5
 # While the meeting place is away, who had claimed tells; should it have died at the same time, others do after this.
 _HOLDER_SECONDS: Final = 60.0
 # When the meeting place is back, who told of it alone notes that first: a request may still be on its way for seconds.
@@ -89,6 +91,7 @@ class Member:
         self._ordinal = ordinal
         self._joined_ns: int | None = None
         self._answered_ns: int | None = None  # the last time; at first when there was something to ask
+        self._has_failed = False  # a request, since then
         self._back_ns: int | None = None  # when it answered again after it had been away
         self._asked_ns: int | None = None
         self._not_before_ns = now_ns
@@ -157,9 +160,13 @@ class Member:
         if seen.problem:
             self.failed(seen.problem, now_ns)
             return
-        if self._away(now_ns):
-            self._back_ns = now_ns
-        self._answered_ns, self._asked_ns, self._problem = now_ns, None, seen.caveat
+        self._asked_ns, self._problem = None, seen.caveat
+        if now_ns - asked_ns < (CLAIM_SECONDS - _MARGIN_SECONDS) * SECOND_NS:
+            if self._away(now_ns):
+                self._back_ns = now_ns
+            self._answered_ns, self._has_failed = now_ns, False
+        else:  # no claim is in force any more when it is heard of: of who tells, such answers settle nothing
+            self._has_failed = True
         if wish.leaves:
             self.left = True
             return
@@ -202,7 +209,7 @@ class Member:
 
     def failed(self, problem: str, now_ns: int) -> None:
         """There was no answer, and why."""
-        self._asked_ns, self._problem = None, problem
+        self._asked_ns, self._problem, self._has_failed = None, problem, True
         self._not_before_ns = now_ns + int(_POLL_SECONDS * SECOND_NS)
 
     def wants_verdict(self, now_ns: int) -> bool:
@@ -228,6 +235,12 @@ class Member:
             return
         self._yields_until_ns = now_ns + int(_YIELD_SECONDS * SECOND_NS)
         self._generation, self._verdict, self._published = 0, None, b""
+
+    def presses(self, now_ns: int, local: Local) -> bool:
+        """Whether to ask of anything else first may cost a second message: what was told is not noted yet, or a claim
+        runs out before it is told."""
+        ageing = now_ns - self._renewed_ns >= _RENEW_LATE_SECONDS * SECOND_NS
+        return self._news(local) is not None or (self._generation > 0 and self._noted is None and ageing)
 
     @property
     def puts(self) -> int:
@@ -305,7 +318,8 @@ class Member:
 
     def _away(self, now_ns: int) -> str:
         seconds = 0.0 if self._answered_ns is None else (now_ns - self._answered_ns) / SECOND_NS
-        if seconds < AWAY_SECONDS:
+        # One that is slow may have given this node the claim, or be about to say who has it.
+        if seconds < (AWAY_SECONDS if self._has_failed else _SLOW_SECONDS):
             return ""
         return f"the meeting place has not answered for {seconds:.0f} s: {self._problem or 'no answer comes'}"
 
