@@ -4,19 +4,24 @@
 
 Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) put their signed summaries and look, 16 at a time with
 connections of their own; then the judging child reads, verifies, merges and judges.
-Prints seconds from the last summary to the verdict, its memory, bytes a node, the server's operations and memory.
+Prints seconds from the last summary to the verdict, its processor time and memory; of each node what it says and what
+it costs the meeting place (the server's commands, among them those of its scripts, and bytes in and out; of a
+directory, files and bytes); the load of the machine.
 """
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import redis
 
 from stallwatch.diagnosis.node_summary import redacted, summarise_node
 from stallwatch.fleet.judge_child import Question
@@ -53,7 +58,27 @@ def word(node: int, world: tuple[int, ...], absent: int) -> bytes:
     return encode_word(NodeWord(host, mine, redacted(summarise_node(evidence), "functions"), complete=True))
 
 
-def measure(nodes: int, settings: Settings, client: object) -> str:
+Costs = Callable[[], tuple[str, tuple[float, ...]]]  # what is counted, as a form for a node's share, and the counts
+
+
+def of_server(client: "redis.Redis") -> Costs:
+    def now() -> tuple[str, tuple[float, ...]]:
+        info = client.info()
+        counts = (info["total_commands_processed"], info["total_net_input_bytes"], info["total_net_output_bytes"])
+        return "{:.0f} commands, {:.0f} bytes in, {:.0f} out", (*counts, info["used_memory"])
+
+    return now
+
+
+def of_directory(folder: Path) -> Costs:
+    def now() -> tuple[str, tuple[float, ...]]:
+        sizes = [one.stat().st_size for one in folder.rglob("*") if one.is_file()]
+        return "{:.1f} files, {:.0f} bytes", (len(sizes), sum(sizes), sum(sizes))
+
+    return now
+
+
+def measure(nodes: int, settings: Settings, costs: Costs) -> str:
     secret, place = secret_of(settings), open_place(settings)
     world = tuple(range(nodes * PER_NODE))
     absent = len(world) // 2 + 3
@@ -64,7 +89,8 @@ def measure(nodes: int, settings: Settings, client: object) -> str:
         for node in range(nodes)
     ]
     made = time.perf_counter() - began
-    began = time.perf_counter()
+    form, counts_before = costs()
+    began, began_cpu = time.perf_counter(), time.process_time()
     threads = [
         threading.Thread(target=_write, args=(open_place(settings), key, sealed[n::_WRITERS])) for n in range(_WRITERS)
     ]
@@ -72,7 +98,8 @@ def measure(nodes: int, settings: Settings, client: object) -> str:
         thread.start()
     for thread in threads:
         thread.join()
-    wrote = time.perf_counter() - began
+    wrote, wrote_cpu = time.perf_counter() - began, time.process_time() - began_cpu
+    counts = [after - before for before, after in zip(counts_before, costs()[1], strict=True)]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     before = used.ru_utime + used.ru_stime
     question = msgspec.json.encode(Question(settings, key, len(world)))
@@ -92,14 +119,13 @@ def measure(nodes: int, settings: Settings, client: object) -> str:
     look = (time.perf_counter() - looks) / 1000
     place.close(key)
     size = sum(len(data) for _, data in sealed)
-    said = ""
-    if client is not None:
-        info = client.info()  # type: ignore[attr-defined]
-        said = f", server {info['used_memory'] / 2**20:.0f} MiB, {info['total_commands_processed']} commands"
+    each = form.format(*(one / nodes for one in counts))
     return (
-        f"{nodes:5} nodes: {size / nodes / 1024:.1f} KiB a node, made in {made / nodes * 1e3:.0f} ms each, put in "
-        f"{wrote:.1f} s, verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB, a look "
-        f"{look * 1e6:.0f} µs{said}: {first.cause} {list(first.culprits)} {first.confidence} by {verdict.nodes} nodes"
+        f"{nodes:5} nodes: {size / nodes / 1024:.1f} KiB a node, made in {made / nodes * 1e3:.0f} ms each; "
+        f"all put in {wrote:.1f} s ({wrote_cpu:.1f} s of CPU), {each} a node, {counts[-1] / 2**20:.1f} MiB in all; "
+        f"verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB; a look {look * 1e6:.0f} µs; "
+        f"load {os.getloadavg()[0]:.0f}: {first.cause} {list(first.culprits)} {first.confidence} "
+        f"by {verdict.nodes} nodes"
     )
 
 
@@ -123,10 +149,8 @@ def main() -> int:
         if options.place == "file":
             for nodes in options.nodes:
                 settings = Settings(f"file://{folder / 'meeting'}", key_file=str(folder / "key"))
-                print(measure(nodes, settings, None), flush=True)
+                print(measure(nodes, settings, of_directory(folder / "meeting")), flush=True)
             return 0
-        import redis
-
         server = [options.server, "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", name]
         with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
             try:
@@ -142,7 +166,7 @@ def main() -> int:
                         time.sleep(0.05)
                 for nodes in options.nodes:
                     settings = Settings(f"redis://127.0.0.1:{_PORT}", key_file=str(folder / "key"))
-                    print(measure(nodes, settings, client), flush=True)
+                    print(measure(nodes, settings, of_server(client)), flush=True)
             finally:
                 process.kill()
     return 0
