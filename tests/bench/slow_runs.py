@@ -8,21 +8,8 @@ from pathlib import Path
 import msgspec
 
 from tests.bench import lanes
+from tests.programs.slow_ways import BY_DESIGN
 
-# As the program has it: nobody is to be told of these. Their extra is of what is uneven.
-BY_DESIGN = (
-    "logs",
-    "evaluates",
-    "saves",
-    "uneven",
-    "experts",
-    "wander",
-    "surge",
-    "jitter",
-    "heavy",
-    "pipeline",
-    "warmup",
-)
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_rank.py"
 _LIKE = {"creep": "sleep", "wander": "sleep"}
 _SHARED_CODE = {"cpu": "compute", "beside": "consume"}  # the function in which all ranks or one spend the time

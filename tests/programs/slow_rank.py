@@ -24,27 +24,13 @@ import torch.distributed as dist  # noqa: TID251
 from torch import nn  # noqa: TID251
 from torch.nn.parallel import DistributedDataParallel  # noqa: TID251
 
+# Started by path: the root of the tests is not on it.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 import stallwatch
 from stallwatch.demo.training import choose_device
+from tests.programs.slow_ways import BY, BY_DESIGN
 
-BY = ("sleep", "cpu", "loader", "gpu", "beside", "creep")
-# What is so by design, and nobody's fault: of these nobody is to be told. Some have an --extra: what rank 0 logs,
-# always (logs), another rank every few steps (wander), one rank that gets what the others lose (surge), how much each
-# rank's steps vary (jitter, and heavy: a few steps much more). Stages hand on to each other, the first and the last
-# with half the work (pipeline); the first steps are longer, on one rank more than on others (warmup).
-BY_DESIGN = (
-    "logs",
-    "evaluates",
-    "saves",
-    "uneven",
-    "experts",
-    "wander",
-    "surge",
-    "jitter",
-    "heavy",
-    "pipeline",
-    "warmup",
-)
 SETTLED = 8  # steps
 AGREE_SECONDS = 2.0  # how often, by steps of their usual length
 LOGGING = 0.05  # of a step
