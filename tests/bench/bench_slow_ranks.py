@@ -149,6 +149,10 @@ class _Played:
         if began is not None and run.suspected_after is None:
             run.suspected_after = after
         verdict = incident.verdicts[0] if incident.verdicts else None
+        untold = f"{' and '.join(f'{found.detector} {found.stage}' for found in incident.findings)}; "
+        untold += f"{verdict.cause if verdict else 'no verdict'}; {incident.tell_reason or incident.state}"
+        if incident.severity == "none" and (not run.untold or run.untold[-1][1] != untold):
+            run.untold.append((after, untold))
         if incident.severity != "none" and identity not in self._told:
             self._told[identity] = incident
             run.told.append((after, list(verdict.culprits) if verdict else [], verdict.summary if verdict else "none"))

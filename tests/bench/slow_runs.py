@@ -90,6 +90,7 @@ class Run(msgspec.Struct):
     slow_ranks: list[int]
     told: list[tuple[float, list[int], str]] = msgspec.field(default_factory=list)  # (after, whom, sentence)
     suspected_after: float | None = None
+    untold: list[tuple[float, str]] = msgspec.field(default_factory=list)  # (after, why nobody is told yet)
     resolved: list[float] = msgspec.field(default_factory=list)  # after the onset
     slow_seconds: float | None = None  # how long it was slow
     over_after: float | None = None  # after the last slow step; negative: while it lasted
@@ -181,7 +182,7 @@ def played(folders: Sequence[Path]) -> list[Run]:
 def line_of(run: Run) -> str:
     """What a person reads of a run."""
     taken = ", TAKEN BACK" if run.taken_back else ""
-    told = [(after, whom) for after, whom, _ in run.told] or "nobody"
+    told = [(after, whom) for after, whom, _ in run.told] or f"nobody {run.untold}"
     return (
         f"{run.name}: suspected {run.suspected_after}, told {told}{taken}, why {run.why_right}"
         f", over after {run.over_after}, cost {_number(run.cost_told)} (true {_number(run.cost_true)}), step "

@@ -8,11 +8,11 @@ import msgspec
 from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
+from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
-from stallwatch.detectors.seldom import is_seldom
 from stallwatch.detectors.shares import Shares, shares_of
-from stallwatch.detectors.slow_cost import since_when, slow_cost
+from stallwatch.detectors.slow_cost import slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -23,13 +23,9 @@ from stallwatch.detectors.waiting import (
     Peers,
     becomes_more,
     difference,
-    differences,
     is_due,
-    leads_of_looks,
-    was_so,
     who_waits_least,
 )
-from stallwatch.detectors.wandering import is_new, is_usual
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
@@ -39,20 +35,9 @@ _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks t
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
 _SEARCHED = 0.65
 # It is over when what is left is surely less than this part of what was found, for as long as it took to find it.
-# That it lasts and that it is over takes so long at least: a large difference is seen in seconds, by chance too, and a
-# neighbour's burst or an expert's turn passes.
 _LEFT = 0.34
 _SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
-_LASTS_NS = 20 * SECOND_NS
-# … or less, when it has cost as much as +30 % does in that time, and the job was seen without it for several times as
-# long: what comes by design has come before.
-_COSTS_NS = 5 * SECOND_NS
-_SOON_NS = 8 * SECOND_NS
-_WHILES = 3
 _WARM_UP_NS = 60 * SECOND_NS  # what has been so since the first steps may end with them: one rank compiles for longer
-_GOES_ON = 0.5  # of the difference, in the last seconds
-_FIRST_STEPS = 32  # a daemon that came later does not know how the job began
-_EARLIER_LOOKS = 16  # say whether it was so before
 _MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
 
@@ -211,24 +196,24 @@ class SlowDetector:
             return _by_steps(watched, alive, before, seen)
         same = before is not None and before.ranks == least.ranks
         told = same and before is not None and before.confirmed
-        if not told and _is_usual(watched.looks, least):
+        if not told and is_by_design(watched.looks, least):
             return None
         since_ns = before.since_ns if before and same else least.since_ns
-        lasts = same and _has_lasted(watched.looks, least, seen.at_ns - since_ns) and _goes_on(watched.looks, least)
-        slowness = slow_cost(watched.looks, _columns(watched.looks, least.ranks, least.looks), least.ranks, alive)
+        lasts = same and has_lasted(watched.looks, least, seen.at_ns - since_ns) and goes_on(watched.looks, least)
+        slowness = slow_cost(watched.looks, columns_with(watched.looks, least.ranks, least.looks), least.ranks, alive)
         share = least.peers_share - least.share
         first_share = before.first_share if before and same else share
-        from_start = before.from_start if before and same else _is_from_start(watched, least)
+        from_start = before.from_start if before and same else is_from_start(watched.looks, watched.first_mark, least)
         from_start = from_start and share <= _MORE * first_share
         warms_up = from_start and seen.at_ns - since_ns < _WARM_UP_NS
         confirmed = told or (lasts and not warms_up and least.sure and least.nats >= CONFIRM_NATS)
         found_looks = before.found_looks if before and same else watched.looks.count
         lately = min(watched.looks.count - found_looks, len(watched.looks.looks))
-        grows = bool(lately) and becomes_more(_columns(watched.looks, least.ranks, lately), least.ranks)
+        grows = bool(lately) and becomes_more(columns_with(watched.looks, least.ranks, lately), least.ranks)
         since = " since the first steps" if from_start else " more and more" if grows else ""
         price = price_of(slowness, at_most=watched.looks.nccl)
         reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
-        took_ns = before.took_ns if before and same else max(seen.at_ns - since_ns, _LASTS_NS)
+        took_ns = before.took_ns if before and same else max(seen.at_ns - since_ns, LASTS_NS)
         return _Slow(
             job,
             least.ranks,
@@ -255,8 +240,8 @@ class SlowDetector:
         window = max(LEAST_LOOKS, watched.looks.within(before.took_ns))
         if len(watched.looks.looks) < window:
             return before  # it stands still, evaluates, or its record is new: nothing is known otherwise
-        slowness = slow_cost(watched.looks, _columns(watched.looks, before.ranks, window), before.ranks, alive)
-        left, error = _difference(watched.looks, before.ranks, window)
+        slowness = slow_cost(watched.looks, columns_with(watched.looks, before.ranks, window), before.ranks, alive)
+        left, error = difference(columns_with(watched.looks, before.ranks, window), before.ranks)
         if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):
             return None
         return msgspec.structs.replace(before, slowness=slowness or before.slowness)
@@ -306,72 +291,6 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
 
 def _before(looks: Looks, members: Sequence[Member], window: int) -> list[tuple[int, Column]]:
     return [(member.rank, looks.column_before(member, window)) for member in members]
-
-
-def _difference(looks: Looks, ranks: Sequence[int], window: int) -> tuple[float, float]:
-    """By which share of the time these ranks waited less than their peers in the last looks, and its error."""
-    return difference(_columns(looks, ranks, window), ranks)
-
-
-def _columns(looks: Looks, ranks: Sequence[int], window: int) -> list[tuple[int, Column]]:
-    """(rank, column) of these ranks and their peers."""
-    return looks.columns_of(_peers(looks, ranks), window)
-
-
-def _peers(looks: Looks, ranks: Sequence[int]) -> Sequence[Member]:
-    """Those of one program of which these ranks are."""
-    return next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
-
-
-def _is_from_start(watched: _Watched, least: Least) -> bool:
-    """Whether these ranks have been slow in all looks, and these since the job's first steps."""
-    looks = watched.looks
-    if watched.first_mark > _FIRST_STEPS:
-        return False
-    earlier = len(looks.looks) - least.looks
-    peers = _peers(looks, least.ranks)
-    columns = [(rank, column[:earlier]) for rank, column in looks.columns_of(peers, len(looks.looks))]
-    so = was_so(columns, least)
-    return looks.count - least.looks < _EARLIER_LOOKS if so is None else so
-
-
-def _has_lasted(looks: Looks, least: Least, lasts_ns: int) -> bool:
-    """Whether it is a state of these ranks: by its time, or, of one that began, by what it has cost."""
-    if lasts_ns >= _LASTS_NS:
-        return True
-    less = least.peers_share - least.share
-    if lasts_ns < _SOON_NS or less * lasts_ns < _COSTS_NS:
-        return False
-    columns = looks.columns_of(_peers(looks, least.ranks), len(looks.looks), surely=looks.nccl)
-    since = since_when(differences(columns, least.ranks))
-    before_ns = looks.since_ns(since) - looks.looks[0].at_ns
-    return before_ns >= _WHILES * lasts_ns and is_new([column[:-since] for _, column in columns], since, less)
-
-
-def _goes_on(looks: Looks, least: Least) -> bool:
-    """Whether the last seconds show it too: a long window says what it said until a part of it is new."""
-    left, _ = _difference(looks, least.ranks, max(LEAST_LOOKS, looks.within(SPAN_NS)))
-    return left >= _GOES_ON * (least.peers_share - least.share)
-
-
-def _is_usual(looks: Looks, least: Least) -> bool:
-    """Whether such differences come and go in this job, or a few long steps make this one."""
-    # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
-    columns = looks.columns_of(_peers(looks, least.ranks), len(looks.looks), surely=looks.nccl)
-    lately = [(rank, column[-least.looks :]) for rank, column in columns]
-    mine = [member for member in looks.members if member.rank in least.ranks]
-    steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
-    return is_usual(columns, least.ranks, least.looks, least.peers_share - least.share) or is_seldom(
-        _beyond_chance(lately, least.ranks), [min(each) for each in steps]
-    )
-
-
-def _beyond_chance(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:
-    """Look by look, by how much less these wait than others do in their turn: somebody comes last in every step."""
-    each = leads_of_looks([column for _, column in columns])
-    rest = [leads for (rank, _), leads in zip(columns, each, strict=True) if rank not in ranks]
-    chance = [sum(of_look) / len(of_look) for of_look in zip(*rest, strict=True)]
-    return [less - by_chance for less, by_chance in zip(differences(columns, ranks), chance, strict=True)]
 
 
 def price_of(slowness: Slowness | None, *, at_most: bool) -> str:

@@ -1,5 +1,7 @@
 """What a rank does now and then, as rank 0 evaluates or saves, makes no slow rank of it."""
 
+import random
+
 import pytest
 
 from stallwatch.detectors.seldom import is_seldom
@@ -7,6 +9,7 @@ from tests.replay.stragglers import Backend, Design, Job
 from tests.unit.detectors.test_wandering import confirmed
 
 LOOKS = 200
+CALM = [0.01] * LOOKS
 
 
 def seen(every: int, steps_of_a_long_one: float = 1.0) -> tuple[list[float], list[float]]:
@@ -16,13 +19,22 @@ def seen(every: int, steps_of_a_long_one: float = 1.0) -> tuple[list[float], lis
 
 
 def test_one_long_step_of_thirty_is_seldom_and_one_of_seven_is_not() -> None:
-    assert is_seldom(*seen(every=32))
-    assert not is_seldom(*seen(every=6))
+    assert is_seldom(*seen(every=32), CALM)
+    assert not is_seldom(*seen(every=6), CALM)
+    assert not is_seldom(*seen(every=6), new=True), "of two ranks nothing but its own jitter says what chance makes"
+
+
+def test_what_jitter_makes_of_the_rest_is_no_slow_rank_though_it_is_asked_for_days() -> None:
+    draw = random.Random(16)
+    for _ in range(500):
+        long = [draw.random() < 0.08 for _ in range(LOOKS)]
+        less = [1.0 if one else draw.choice((-0.3, 0.0, 0.0, 0.3)) for one in long]
+        assert is_seldom(less, [1.0 if one else 4.0 for one in long], [0.045] * LOOKS)
 
 
 def test_a_long_step_is_one_however_many_looks_see_it() -> None:
     less, _ = seen(every=4)
-    assert is_seldom(less, [0.1 if one else 5.0 for one in less]), "fifty looks at five steps of a thousand"
+    assert is_seldom(less, [0.1 if one else 5.0 for one in less], CALM), "fifty looks at five steps of a thousand"
     assert not is_seldom(less, [1.0] * LOOKS), "fifty steps of two hundred"
 
 

@@ -1,0 +1,104 @@
+"""Whether what windows of looks show of some ranks is a state of theirs: it lasts, it goes on, it is not what this job
+does by design, or does now and then; and whether it has been so since the first steps."""
+
+from collections.abc import Sequence
+
+from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.detectors.looks import Looks, Member, peers_of
+from stallwatch.detectors.seldom import is_seldom
+from stallwatch.detectors.slow_cost import since_when
+from stallwatch.detectors.waiting import (
+    LEAST_LOOKS,
+    SPAN_NS,
+    Column,
+    Least,
+    difference,
+    differences,
+    leads_of_looks,
+    was_so,
+)
+from stallwatch.detectors.wandering import is_new, is_usual
+
+# That it lasts and that it is over takes so long at least: a large difference is seen in seconds, by chance too, and a
+# neighbour's burst or an expert's turn passes.
+LASTS_NS = 20 * SECOND_NS
+# … or less, when it has cost as much as +30 % does in that time, and the job was seen without it for several times as
+# long: what comes by design has come before.
+_COSTS_NS = 5 * SECOND_NS
+_SOON_NS = 8 * SECOND_NS
+_WHILES = 3
+_GOES_ON = 0.5  # of the difference, in the last seconds
+_FIRST_STEPS = 32  # a daemon that came later does not know how the job began
+_EARLIER_LOOKS = 16  # say whether it was so before
+
+
+def peers_with(looks: Looks, ranks: Sequence[int]) -> Sequence[Member]:
+    """Those of one program of which these ranks are."""
+    return next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
+
+
+def columns_with(looks: Looks, ranks: Sequence[int], window: int) -> list[tuple[int, Column]]:
+    """(rank, column) of these ranks and their peers, of the last looks."""
+    return looks.columns_of(peers_with(looks, ranks), window)
+
+
+def has_lasted(looks: Looks, least: Least, lasts_ns: int) -> bool:
+    """Whether it is a state of these ranks: by its time, or, of one that began, by what it has cost."""
+    if lasts_ns >= LASTS_NS:
+        return True
+    less = least.peers_share - least.share
+    if lasts_ns < _SOON_NS or less * lasts_ns < _COSTS_NS:
+        return False
+    columns = looks.columns_of(peers_with(looks, least.ranks), len(looks.looks), surely=looks.nccl)
+    since = since_when(differences(columns, least.ranks))
+    before_ns = looks.since_ns(since) - looks.looks[0].at_ns
+    return before_ns >= _WHILES * lasts_ns and is_new([column[:-since] for _, column in columns], since, less)
+
+
+def goes_on(looks: Looks, least: Least) -> bool:
+    """Whether the last seconds show it too: a long window says what it said until a part of it is new."""
+    lately = max(LEAST_LOOKS, looks.within(SPAN_NS))
+    left, _ = difference(columns_with(looks, least.ranks, lately), least.ranks)
+    return left >= _GOES_ON * (least.peers_share - least.share)
+
+
+def is_by_design(looks: Looks, least: Least) -> bool:
+    """Whether such differences come and go in this job, or a few long steps make this one."""
+    # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
+    columns = looks.columns_of(peers_with(looks, least.ranks), len(looks.looks), surely=looks.nccl)
+    lately = [(rank, column[-least.looks :]) for rank, column in columns]
+    mine = [member for member in looks.members if member.rank in least.ranks]
+    steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
+    earlier, less = [column[: -least.looks] for _, column in columns], least.peers_share - least.share
+    new = len(earlier[0]) >= _WHILES * least.looks and is_new(earlier, least.looks, less)
+    # The cheaper question first: it is asked at each tick of a job whose rank 0 evaluates.
+    beyond, chance = _beyond_chance(lately, least.ranks)
+    return is_seldom(beyond, [min(each) for each in steps], chance, new=new) or is_usual(
+        columns, least.ranks, least.looks, less
+    )
+
+
+def is_from_start(looks: Looks, first_mark: int, least: Least) -> bool:
+    """Whether these ranks have been slow in all looks, and these since the job's first steps (`first_mark`: the step,
+    or count, of its first look)."""
+    if first_mark > _FIRST_STEPS:
+        return False
+    earlier = len(looks.looks) - least.looks
+    columns = [(rank, column[:earlier]) for rank, column in columns_with(looks, least.ranks, len(looks.looks))]
+    so = was_so(columns, least)
+    return looks.count - least.looks < _EARLIER_LOOKS if so is None else so
+
+
+def _beyond_chance(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Look by look, by how much less these wait than others do in their turn: somebody comes last in every step; and
+    the variance of what others do, empty where it is only one."""
+    each = leads_of_looks([column for _, column in columns])
+    rest = [leads for (rank, _), leads in zip(columns, each, strict=True) if rank not in ranks]
+    chance = [sum(of_look) / len(of_look) for of_look in zip(*rest, strict=True)]
+    beyond = [less - by_chance for less, by_chance in zip(differences(columns, ranks), chance, strict=True)]
+    return beyond, [_variance(of_look) for of_look in zip(*rest, strict=True)] if len(rest) > 1 else []
+
+
+def _variance(values: Sequence[float]) -> float:
+    middle = sum(values) / len(values)
+    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
