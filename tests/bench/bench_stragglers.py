@@ -16,6 +16,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -26,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.config import Config
-from stallwatch.replay.playing import detect
+from stallwatch.detectors.history import advance
+from stallwatch.detectors.slow import SlowDetector
+from stallwatch.model.finding import Finding
 from tests.replay.stragglers import SLOW_SECONDS, Backend, By, Design, Job, play, slow_whiles
 
 ONSET_SECONDS = 120.0
@@ -113,19 +116,27 @@ def _run_calm(case: tuple[int, float, float]) -> Calm | None:
     kind, job = calm_job(seed)
     suspected, told, in_while = 0, "", ""
     whiles, before = slow_whiles(job, minutes * 60), set[tuple[int, ...]]()
-    for snapshot, detected in detect(Config(), play(job, minutes * 60, seed)):
-        assert not detected.errors, detected.errors
-        found = [finding for finding in detected.findings if finding.detector == "slow"]
+    for tick, found in _findings(job, minutes, seed):
         suspected += bool(found)
         confirmed = {finding.ranks: finding.reason for finding in found if finding.stage == "confirmed"}
         for ranks in confirmed.keys() - before:
-            said = f"after {snapshot.tick} s: {confirmed[ranks]}"
-            if any(ranks == (rank,) and begins < snapshot.tick <= ends + 5 for rank, begins, ends in whiles):
+            said = f"after {tick} s: {confirmed[ranks]}"
+            if any(ranks == (rank,) and begins < tick <= ends + 5 for rank, begins, ends in whiles):
                 in_while = in_while or said
             else:
                 told = told or said
         before = set(confirmed)
     return Calm(seed, kind, str(job), suspected, told, in_while)
+
+
+def _findings(job: Job, minutes: float, seed: int) -> Iterator[tuple[int, tuple[Finding, ...]]]:
+    """Yield each tick of a job, and what the detector of slow ranks, alone, finds in it."""
+    detector, seen = SlowDetector(Config().slow), None
+    state = detector.start()
+    for snapshot in play(job, minutes * 60, seed):
+        seen = advance(seen, snapshot)
+        state, found = detector.step(state, seen)
+        yield snapshot.tick, found
 
 
 def _calm(options: argparse.Namespace) -> int:
@@ -158,20 +169,17 @@ def _kind(result: Result) -> tuple[str, str, int, float]:
 def _run(case: tuple[Job, int, float]) -> Result:
     job, seed, minutes = case
     after, suspected, wrong, explained, cost = None, None, set(), False, 0.0
-    for snapshot, detected in detect(Config(), play(job, minutes * 60, seed)):
-        assert not detected.errors, detected.errors
-        for finding in detected.findings:
-            if finding.detector != "slow":
-                continue
+    for tick, found in _findings(job, minutes, seed):
+        for finding in found:
             right = job.by in SLOW and finding.ranks == (job.slow_rank,)
             if right and suspected is None:
-                suspected = snapshot.tick - ONSET_SECONDS
+                suspected = tick - ONSET_SECONDS
             if finding.stage != "confirmed":
                 continue
             if not right:
                 wrong.add(finding.ranks)
             elif after is None:
-                after = snapshot.tick - ONSET_SECONDS
+                after = tick - ONSET_SECONDS
                 explained = EXPLAINED[job.by] in finding.reason
                 cost = finding.slowness.cost_seconds if finding.slowness else 0.0
         if after is not None:
