@@ -15,7 +15,7 @@ from stallwatch.model.incident import Incident, NodeReport, Severity, is_told
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldBack, encoded
-from stallwatch.outputs.headline import headline, safety_words, sentence
+from stallwatch.outputs.headline import headline, link, safety_words, sentence
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_url
@@ -84,13 +84,13 @@ class AlertmanagerOutput:
 
     def _alert(self, incident: Incident, wall_ns: int) -> Alert:
         ends_ns = _ends_ns(incident, self._minimum, wall_ns)
-        link = f"{self._external_url}/#{incident.incident_id}" if self._external_url else ""
+        address = link(incident.incident_id, self._external_url)
         return Alert(
             {key: text for key, text in self._labels(incident) if text},
-            {key: text for key, text in _annotations(incident, link, is_over=ends_ns <= wall_ns) if text},
+            {key: text for key, text in _annotations(incident, address, is_over=ends_ns <= wall_ns) if text},
             iso(incident.opened_wall_ns),
             iso(ends_ns),
-            link,
+            address,
         )
 
     def _labels(self, incident: Incident) -> Iterator[tuple[str, str]]:

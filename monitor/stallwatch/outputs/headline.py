@@ -1,6 +1,7 @@
 """What messages of every kind say of an incident, in plain words: nothing is marked up or escaped here."""
 
 import re
+from urllib.parse import quote
 
 from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.incidents.delivery_steps import LAST, Step
@@ -48,6 +49,12 @@ def place(verdict: Verdict) -> str:
         ((file, line),) = frames
         words.append(f"at {file.rpartition('/')[2]}:{line}")
     return ", " + " ".join(filter(None, words)) if any(words) else ""
+
+
+def link(incident_id: str, external_url: str) -> str:
+    """The address of an incident on the page. As a query, for a login on the way there carries no fragment; "" where it
+    is not known under which address people reach the page."""
+    return f"{external_url.rstrip('/')}/?incident={quote(incident_id)}" if external_url else ""
 
 
 def sentence(incident: Incident) -> str:

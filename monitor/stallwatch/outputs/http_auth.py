@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio.to_thread
 from starlette.requests import Request
@@ -80,7 +80,8 @@ class TokenGuard:
             given = request.query_params.get("token")
             if given is not None and equal(given.strip(), self._token):
                 # Relative: a proxy may serve us below a path of its own.
-                response = RedirectResponse("./", 303)
+                incident = request.query_params.get("incident", "")
+                response = RedirectResponse(f"./?incident={quote(incident)}" if incident else "./", 303)
                 # Lax, not Strict: a link in Slack must open the page; nothing here changes anything by GET.
                 response.set_cookie(
                     self._cookie,

@@ -21,6 +21,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.sensor_spec import SensorSpec
 from stallwatch.model.snapshot import SENSORS, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
+from stallwatch.outputs.headline import link
 from stallwatch.outputs.metric_table import FAMILIES
 from stallwatch.outputs.output_health import OutputHealth
 
@@ -112,13 +113,13 @@ def _metric(family: Family) -> Metric:
 def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> Iterator[Sample]:
     """Given a report and how the outputs do, return every sample to export."""
     names = JobNames(report)
-    told_by, url = ",".join(output.name for output in outputs if output.tells_people), external_url.rstrip("/")
+    told_by = ",".join(output.name for output in outputs if output.tells_people)
     yield Sample("stallwatch_build_info", (__version__, platform.python_version(), report.snapshot.node), 1)
     yield from _whole(_ranks(report, names))
     yield from _whole(_counts(report, names))
     for incident in report.incidents:
         if incident.state == "open" or _is_fresh(incident, report.snapshot.wall_ns):
-            yield from _whole(_incident(incident, names, told_by, f"{url}/#{incident.incident_id}" if url else ""))
+            yield from _whole(_incident(incident, names, told_by, link(incident.incident_id, external_url)))
     for sensor in SENSORS:
         reading = getattr(report.snapshot, sensor.name)
         if isinstance(reading, Known):

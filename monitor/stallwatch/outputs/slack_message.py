@@ -17,7 +17,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
-from stallwatch.outputs.headline import headline, safety_words, sentence
+from stallwatch.outputs.headline import headline, link, safety_words, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -81,9 +81,9 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
 def slack_acknowledged(incident: Incident, external_url: str = "") -> dict[str, Any]:
     """The same where there is no thread to say it in: the channel must see which incident is meant."""
     answer = slack_answer(incident, "acknowledged")
-    link = f"<{_link(incident, external_url)}|Open the incident>" if external_url else ""
+    opens = f"<{link(incident.incident_id, external_url)}|Open the incident>" if external_url else ""
     title = escape(_headline(incident, "acknowledged"))
-    footer = _context([title, link or f"incident `{_plain(incident.incident_id)}`"])
+    footer = _context([title, opens or f"incident `{_plain(incident.incident_id)}`"])
     text = f"{title}\n{answer['text']}"
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": [*answer["blocks"], footer]}
 
@@ -91,7 +91,7 @@ def slack_acknowledged(incident: Incident, external_url: str = "") -> dict[str, 
 def slack_line(incident: Incident, step: Step, external_url: str = "") -> str:
     """A message as a line of a digest."""
     line = f"{escape(_headline(incident, step))}: {escape(_clip(_now(incident, step), 200))}"
-    return f"<{_link(incident, external_url)}|→> {line}" if external_url else line
+    return f"<{link(incident.incident_id, external_url)}|→> {line}" if external_url else line
 
 
 def slack_digest(lines: Sequence[str]) -> dict[str, Any]:
@@ -107,8 +107,8 @@ def slack_digest(lines: Sequence[str]) -> dict[str, Any]:
 
 def slack_test_message(node: str, external_url: str = "") -> dict[str, Any]:
     """Return the message by which a person sees that this node's alerts arrive."""
-    link = f" <{external_url}|Status page>" if external_url else ""
-    text = f"Test from stallwatch on {escape(node)}: alerts of stalled training jobs will arrive here.{link}"
+    page = f" <{external_url}|Status page>" if external_url else ""
+    text = f"Test from stallwatch on {escape(node)}: alerts of stalled training jobs will arrive here.{page}"
     return {"text": text, "blocks": [_section(text)]}
 
 
@@ -248,15 +248,11 @@ def _gpu(uuid: str, gpu: Gpu) -> str:
     return f"GPU {gpu.index} `{_plain(uuid)}`{serial}"
 
 
-def _link(incident: Incident, external_url: str) -> str:
-    return f"{external_url.rstrip('/')}/#{incident.incident_id}"
-
-
 def _footer(incident: Incident, external_url: str) -> Iterator[str]:
     told = f"`stallwatch incidents {_plain(incident.incident_id)}` on `{_plain(incident.node)}`"
     if external_url:
         words = "Open" if incident.is_over or incident.acknowledged_by else "Open or acknowledge"
-        yield f"<{_link(incident, external_url)}|{words} the incident>, or {told}"
+        yield f"<{link(incident.incident_id, external_url)}|{words} the incident>, or {told}"
     else:
         yield f"why: {told} (no link: `http.external_url` is not set)"
     if incident.acknowledged_by and not incident.is_over:

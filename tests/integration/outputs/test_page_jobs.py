@@ -58,11 +58,12 @@ def test_how_long_it_lasted_is_said_and_ranks_of_a_clean_end_are_grey(browser: A
         assert colours[1] != colours[0], "a culprit that is gone is not grey"
 
 
-def test_a_link_to_an_incident_survives_the_login(browser: Any) -> None:
+@pytest.mark.parametrize("link", ["#llama-7b-1", "?incident=llama-7b-1"], ids=["of the page", "of a message"])
+def test_a_link_to_an_incident_survives_the_login(browser: Any, link: str) -> None:
     past = incident(state="resolved", resolution="the job ended")
     with (
         served(node_report(), FakeControl(past=(past,))) as node,
-        opened(browser, f"http://127.0.0.1:{node.port}/#llama-7b-1") as shown,
+        opened(browser, f"http://127.0.0.1:{node.port}/{link}") as shown,
     ):
         shown.page.get_by_label("Token").fill(node.token)
         shown.page.get_by_role("button", name="Open").click()

@@ -62,7 +62,7 @@ def test_it_carries_sentence_line_steps_and_deadline_under_labels_that_stay(voic
     assert said["source"] == "/home/anna/locks.py:41 in take_lock: with self._lock:"
     assert said["steps"] == "1. Look at who holds the lock."
     assert said["deadline"].endswith("safe to kill; torch's own timeout ends the job at 00:10:00 UTC")
-    assert said["runbook_url"] == alert["generatorURL"] == "https://watch.example/#llama-7b-1"
+    assert said["runbook_url"] == alert["generatorURL"] == "https://watch.example/?incident=llama-7b-1"
     (worse,) = voice.said(incident(report=diagnosis(verdict(culprits=(0,)))))
     assert worse["labels"] == alert["labels"]
     assert (worse["annotations"]["severity"], worse["startsAt"]) == ("critical", alert["startsAt"])

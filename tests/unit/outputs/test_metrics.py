@@ -276,7 +276,7 @@ def test_an_output_that_does_not_deliver_is_seen() -> None:
 def test_an_incident_says_who_tells_it_and_where_it_is_shown() -> None:
     (labels,) = labels_of(exported(node_report(incident()), url="https://n1:9477/"), "stallwatch_incident_info")
     assert labels["told_by"] == "slack"
-    assert labels["url"] == "https://n1:9477/#llama-7b-1"
+    assert labels["url"] == "https://n1:9477/?incident=llama-7b-1"
 
 
 def test_the_group_of_an_incident_has_the_same_name_on_every_node_and_another_for_other_members() -> None:

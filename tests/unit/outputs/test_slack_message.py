@@ -76,7 +76,7 @@ def test_it_names_cause_rank_place_code_line_waiters_reason_and_next_step() -> N
         "`not_entered`, certain",
         "1. Look at who holds the lock.",
         "Evidence complete, safe to kill; torch's own timeout ends the job at 00:10:00 UTC",
-        "<https://watch.example/node1/#llama-7b-1|Open or acknowledge the incident>",
+        "<https://watch.example/node1/?incident=llama-7b-1|Open or acknowledge the incident>",
     ):
         assert words in shown, words
     folded = [attachment["text"] for attachment in message["attachments"]]
@@ -299,7 +299,7 @@ def test_a_digest_of_any_size_fits_and_links_each_incident(count: int) -> None:
     message = slack_digest([slack_line(wordy, "told", "https://watch.example/")] * count)
     check_limits(message)
     shown = texts(message)
-    assert shown.count("<https://watch.example/#llama-7b-1|→>") == min(count, 50)
+    assert shown.count("<https://watch.example/?incident=llama-7b-1|→>") == min(count, 50)
     assert "<!" not in shown
 
 
@@ -318,7 +318,7 @@ def test_without_a_thread_who_is_on_it_says_of_which_incident() -> None:
     check_limits(message)
     assert "<@U07ANNA> is on it" in texts(message)
     assert "llama-7b: rank 2: not_entered" in texts(message)
-    assert "https://watch/#llama-7b-1" in texts(message)
+    assert "https://watch/?incident=llama-7b-1" in texts(message)
     assert "<@" not in texts(slack_acknowledged(incident(acknowledged_by="slack:U1> <!channel>")))
 
 

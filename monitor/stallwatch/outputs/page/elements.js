@@ -57,7 +57,7 @@ function within(ranges, ranks) {  // whether "2,5-7" holds only numbers of the s
 async function api(path, body) {  // with a body, a change is asked for
   const asked = body ? {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)} : {};
   const response = await fetch(`api/v1/${path}`, {...asked, credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS)});
-  if (response.status === 401) throw new Error("your session has ended: open the address that `stallwatch status --url` prints");
+  if (response.status === 401) throw new Error("your session has ended: load this page again, or open the address that `stallwatch status --url` prints");
   if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error || `status ${response.status}`);
   return response.json();
 }

@@ -12,8 +12,10 @@ async function cardFor(incident, ranks, first) {
   cards.set(incident.incident_id, {key: complete ? key : "", card});
   return card;
 }
-let linked = decodeURIComponent(location.hash.slice(1));
-addEventListener("hashchange", () => { linked = decodeURIComponent(location.hash.slice(1)); refresh(); });
+// Messages name it as a query, which a login on the way here keeps; this page's own links are fragments.
+const named = () => decodeURIComponent(location.hash.slice(1)) || new URLSearchParams(location.search).get("incident") || "";
+let linked = named();
+addEventListener("hashchange", () => { linked = named(); refresh(); });
 
 // A suspicion that a look at the ranks has not borne out: nobody needs to hear of it.
 const isWell = incident => incident.severity === "none" && incident.verdicts.length > 0 && incident.verdicts[0].cause === "healthy";
