@@ -4,7 +4,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../deploy/environment.sh"
 need_torch
 need_stallwatch daemon,dev
 need_debian prometheus=prometheus prometheus-alertmanager=prometheus-alertmanager redis-server=redis-server
-need_debian nginx-light=nginx || true # where it cannot be had, the test of deploy/proxy is skipped
+need_debian nginx-light=nginx || true # where it cannot be had, the test of deploy/proxy is skipped; so it is of this:
+[ -e /usr/lib/apache2/modules/mod_auth_openidc.so ] || need_debian libapache2-mod-auth-openidc=mod_auth_openidc || true
 cd "$root"
 bin=$venv/bin
 if [ $# -eq 0 ]; then

@@ -57,15 +57,20 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def certificate(openssl: str, name: str, folder: Path) -> None:
+    """Of itself alone, with its key: `crt` and `key` in the folder."""
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", f"/CN={name}", "-keyout", "key", "-out", "crt"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+
+
 def test_people_who_have_logged_in_see_what_is_theirs_over_tls(login: int, tmp_path: Path) -> None:
     nginx, openssl = shutil.which("nginx") or shutil.which("/usr/sbin/nginx"), shutil.which("openssl")
     if nginx is None or openssl is None:
         pytest.skip("no nginx or no openssl here")
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=stallwatch.example", "-keyout", "key", "-out", "crt"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
+    certificate(openssl, "stallwatch.example", tmp_path)
     (tmp_path / "token").write_text(TOKEN)
     settings = {
         ("http", "proxy_token_file"): str(tmp_path / "token"),
@@ -94,6 +99,7 @@ def test_people_who_have_logged_in_see_what_is_theirs_over_tls(login: int, tmp_p
         proxy = subprocess.Popen([nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
         try:
             assert ask(port, "/?ranks", "") == "please log in, then /?ranks"
+            assert "401" in ask(port, "/api/v1/ranks", "")
             assert "stallwatch" in ask(port, "/", STRANGER)
             ranks = ask(port, "/api/v1/ranks", STRANGER)
             assert '"ours"' in ranks
