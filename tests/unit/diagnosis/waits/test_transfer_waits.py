@@ -1,0 +1,70 @@
+"""Whom a transfer waits for: who lacks it, who has issued it behind something else, who may have done it already."""
+
+import pytest
+from msgspec.structs import replace
+
+from stallwatch.diagnosis.activity import read_activity
+from stallwatch.diagnosis.analysis import analyze_job
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.diagnosis.waits.graph import Blocker, Graph, Strength
+from stallwatch.model.evidence import RankEvidence
+from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, loop, transfer, world
+
+W4 = world(4)
+STEPS = loop(W4, 6)
+REDUCES = STEPS[0]
+
+
+def _graph(*ranks: RankEvidence) -> Graph:
+    activities = {rank.rank: read_activity(rank) for rank in ranks}
+    case = Case([reduce_rank(rank) for rank in ranks], activities, 4, (), {rank.rank: rank for rank in ranks}, 2)
+    return analyze_job(case).graph
+
+
+def _awaits(graph: Graph, rank: int) -> tuple[Blocker, ...]:
+    (point,) = {wait.point for wait in graph.waits if wait.rank == rank}
+    return graph.blockers[point]
+
+
+def _calls(rank: int, *calls: Call, done: int = 0) -> RankEvidence:
+    """The loop, of which all has completed, and then `calls`, of which `done` have."""
+    return Rank(rank, (*STEPS, *calls), len(STEPS) + done, frames=IN_RECV).evidence()
+
+
+def test_a_send_behind_a_collective_waits_there_with_its_rank() -> None:
+    rest = [_calls(rank, REDUCES) for rank in (2, 3)]
+    behind = _graph(_calls(0, transfer(W4, ("recv", 1))), _calls(1, REDUCES, transfer(W4, ("send", 0))), *rest)
+    assert _awaits(behind, 0) == (Blocker(1, 0, Strength.QUEUED),)
+    first = _graph(_calls(0, transfer(W4, ("recv", 1))), _calls(1, transfer(W4, ("send", 0)), REDUCES), *rest)
+    assert _awaits(first, 0) == (), "it stands in that very transfer"
+    inside = transfer(W4, ("send", 2), batched=True, closed=False)
+    has_sent = _graph(_calls(0, transfer(W4, ("recv", 1))), _calls(1, transfer(W4, ("send", 0)), inside, done=1), *rest)
+    assert _awaits(has_sent, 0) == (), "it has sent, whatever it is inside of now"
+    lacks = _graph(_calls(0, transfer(W4, ("recv", 1))), _calls(1, REDUCES), *rest)
+    assert _awaits(lacks, 0) == (Blocker(1, 0, Strength.RECORDED),)
+
+
+@pytest.mark.parametrize(
+    ("begins_late", "batch", "strength"),
+    [
+        (True, True, Strength.SUPPOSED),  # of a batch this transfer may be the one that is done
+        (True, False, Strength.RECORDED),
+        (False, True, Strength.RECORDED),  # whole rings are counted
+    ],
+)
+def test_of_rings_that_have_lost_their_beginning_a_batch_s_other_end_may_be_done(
+    begins_late: bool, batch: bool, strength: Strength
+) -> None:
+    def ends(peer: int, way: str) -> Call:
+        both = (("send", peer), ("recv", peer)) if batch else ((way, peer),)
+        return transfer(W4, *both, batched=batch)
+
+    def cut(rank: RankEvidence) -> RankEvidence:
+        kept = (replace(one, operations=one.operations[3:]) for one in rank.recorders)
+        return replace(rank, recorders=tuple(kept)) if begins_late else rank
+
+    waits = _calls(0, ends(1, "recv"), ends(1, "recv"), done=1)
+    away = Rank(1, (*STEPS, ends(0, "send")), frames=SLEEPS).evidence()
+    rest = [Rank(rank, STEPS, frames=SLEEPS).evidence() for rank in (2, 3)]
+    assert _awaits(_graph(cut(waits), cut(away), *rest), 0) == (Blocker(1, 0, strength),)
