@@ -1,5 +1,6 @@
 """Talks to the daemon of this node over its control socket, for the command line and the demo."""
 
+import grp
 import http.client
 import os
 import socket
@@ -122,7 +123,7 @@ class Client:
             return response.status, response.read()
         except PermissionError as error:
             raise DaemonUnreachable(
-                f"{self._path}: permission denied", "Join the group of the socket (http.socket_group), or use sudo."
+                f"{self._path}: permission denied", f"It is for {_members_of(self._path)}, and for root."
             ) from error
         except TimeoutError as error:
             raise DaemonUnreachable(
@@ -148,3 +149,12 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def _members_of(path: str) -> str:
+    """Whom a socket is open to, and how one becomes such a one."""
+    try:
+        name = grp.getgrgid(os.stat(path).st_gid).gr_name
+    except (OSError, KeyError):  # its directory is closed, too; a group without a name
+        return "the group of the socket (http.socket_group)"
+    return f"the group {name}: as root `usermod -aG {name} NAME`, then log in again"

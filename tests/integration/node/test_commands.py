@@ -125,7 +125,7 @@ def test_the_socket_is_open_to_the_daemons_group_alone(node: Node) -> None:
     refused = node.stallwatch("status", uid=ALICE)
     assert refused.returncode == EXIT_UNAVAILABLE
     assert "permission denied" in refused.stderr
-    assert "Join the group" in refused.stderr
+    assert "It is for the group " in refused.stderr
     assert node.stallwatch("status", uid=ALICE, group=SERVICE).returncode == 0
 
 

@@ -1,3 +1,5 @@
+import errno
+import http.client
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -50,6 +52,22 @@ def test_nobody_there_is_said_with_what_to_do() -> None:
         Client("/nowhere/control.sock").ranks()
     assert "stallwatch daemon" in refusal.value.help
     assert refusal.value.exit_code == 69
+
+
+def test_who_may_not_ask_is_told_which_group_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "request", refused)
+    path = tmp_path / "control.sock"
+    path.touch()
+    with pytest.raises(DaemonUnreachable, match="permission denied") as refusal:
+        Client(path).ranks()
+    assert f"the group {path.group()}: as root `usermod -aG {path.group()} NAME`" in refusal.value.help
+    path.unlink()
+    with pytest.raises(DaemonUnreachable) as refusal:
+        Client(path).ranks()
+    assert "the group of the socket (http.socket_group)" in refusal.value.help
 
 
 def test_a_daemon_that_accepts_and_says_nothing_does_not_hold_the_caller() -> None:
