@@ -26,6 +26,7 @@ _FALLBACK_CHARACTERS = 4000
 _MOST_CULPRITS = 8
 _MOST_LINES = 50
 _STACK_LINES = 40
+_STACK_CHARACTERS = 1500
 _STEPS_AT_ONCE = 2  # the first are to see what it is; what mends it afterwards is folded
 _QUIET_NOW = "It is told again only if its verdict changes or it ends."
 _OVER = "The job moves again or has ended."
@@ -162,18 +163,19 @@ def _gpus(report: NodeReport | None) -> dict[str, Gpu]:
 
 
 def _folded(verdict: Verdict | None, tree: StackNode | None) -> list[dict[str, Any]]:
-    """What to do after that, why, and the stacks: Slack folds what is attached."""
+    """The stacks, what to do after that, and why: one attachment, of which Slack shows five lines and folds the rest.
+    Stacks first: their lines are short, and the outlier stands in these."""
     parts = []
+    if tree is not None:
+        lines = [line.replace("```", "'''") for line in render(tree, maximum_lines=_STACK_LINES)]
+        block = escape(_clip(_lines(lines), _STACK_CHARACTERS))
+        parts.append(f"*Stacks of all ranks, the outlier first*\n```{block}```")
     if verdict is not None and len(verdict.next_steps) > _STEPS_AT_ONCE:
         parts.append("*And then*\n" + _lines(_steps(verdict)[_STEPS_AT_ONCE:]))
     if verdict is not None and verdict.because:
-        parts.append(
-            "*Because*\n" + _lines(f"• {_prose(fact.fact)} ({_prose(fact.source)})" for fact in verdict.because)
-        )
-    if tree is not None:
-        lines = [line.replace("```", "'''") for line in render(tree, maximum_lines=_STACK_LINES)]
-        parts.append(f"*Stacks of all ranks, the outlier first*\n```{escape(_lines(lines))}```")
-    return [{"text": _clip(text, _TEXT_CHARACTERS), "mrkdwn_in": ["text"]} for text in parts]
+        facts = (f"• {_prose(fact.fact)} ({_prose(fact.source)})" for fact in verdict.because)
+        parts.append("*Because*\n" + _lines(facts))
+    return [{"text": _clip("\n".join(parts), _TEXT_CHARACTERS), "mrkdwn_in": ["text"]}] if parts else []
 
 
 def _standing(incident: Incident, step: Step, gpus: Mapping[str, Gpu]) -> Iterator[Block]:

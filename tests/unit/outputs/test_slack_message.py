@@ -98,7 +98,8 @@ def test_the_first_two_steps_stand_in_it_and_what_comes_after_is_folded() -> Non
     message = slack_message(incident(report=diagnosis(verdict(next_steps=steps))), "told")
     assert "1. Do the first.\n2. Do the second." in texts({"blocks": message["blocks"]})
     assert "third" not in texts({"blocks": message["blocks"]})
-    assert message["attachments"][0]["text"] == "*And then*\n3. Do the third.\n4. Do the fourth."
+    (folded,) = message["attachments"]
+    assert "*And then*\n3. Do the third.\n4. Do the fourth.\n*Because*\n" in folded["text"]
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -265,7 +266,6 @@ def test_the_stacks_are_an_attachment_that_slack_folds_and_a_job_cannot_end_thei
     *_, attachment = slack_message(incident(report=diagnosis(stacks=tree)), "told")["attachments"]
     assert len(attachment["text"]) <= 3000
     assert attachment["text"].count("```") == 2
-    assert attachment["text"].endswith("```")
     assert "<!" not in attachment["text"]
     *_, attachment = slack_message(incident(), "told")["attachments"]
     assert "take_lock locks.py:41  [rank 2]" in attachment["text"]
