@@ -32,4 +32,6 @@ case $("$scontrol" show node "$node" 2>/dev/null) in
 esac
 "$scontrol" update "NodeName=$node" State=DRAIN "Reason=$reason"
 "$tool" maintenance --for 12h --why "drained: $reason" >/dev/null 2>&1
+# As an epilog: the job is over, and a reset, which is what comes next, fails while anybody has a GPU open.
+[ -z "${SLURM_JOB_ID:-}" ] || "$tool" release-gpus --for 12h >/dev/null 2>&1
 exit 0

@@ -68,6 +68,13 @@ def test_a_proof_drains_the_node_once_and_says_why(node: Node) -> None:
     assert "$" not in asked
     assert '"' not in asked
     assert "stallwatch|maintenance|--for|12h" in node.log.read_text()
+    assert "release-gpus" not in node.log.read_text(), "other jobs may run, and what their GPUs say is wanted"
+
+
+def test_after_the_job_the_gpus_of_a_node_that_is_drained_are_let_go_for_their_reset(node: Node) -> None:
+    node.answers(UNFIT, "echo 'NodeName=n1 State=IDLE'")
+    assert len(node.run(SLURM_JOB_ID="7")) == 1
+    assert "stallwatch|release-gpus|--for|12h" in node.log.read_text()
 
 
 def test_one_that_is_drained_already_keeps_its_reason(node: Node) -> None:
