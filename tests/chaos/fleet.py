@@ -8,7 +8,9 @@ import heapq
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 
@@ -29,7 +31,7 @@ from tests.chaos.fleet_story import Story, host, random_story
 SECRET = b"sixteen bytes or more"
 _TICK, _LATER_TICK, _LATER = 1.0, 2.0, 70.0
 _AFTER = 70.0  # it goes on after the end: who has no ranks any more lets others tell of it first
-_TIME_OUT = 3.0  # of a request that nobody answers
+_TIME_OUT = 6.0  # of a request that nobody answers
 _JUDGING = 0.5
 _EACH = 100  # incidents between two lines of progress
 
@@ -45,6 +47,17 @@ class _Judged:
         return
 
 
+class _Counted:
+    """A place that says when something is asked of it."""
+
+    def __init__(self, place: MeetingPlace, count: Callable[[], None]) -> None:
+        self._place, self._count = place, count
+
+    def __getattr__(self, name: str) -> object:
+        self._count()
+        return getattr(self._place, name)
+
+
 class FleetRun:
     """One story."""
 
@@ -53,6 +66,7 @@ class FleetRun:
         self._places = make(lambda: self.now)
         self._places.set_time(0.0)
         self._opened: dict[int, MeetingPlace] = {}
+        self._asked = 0  # commands, of all places
         self.daemons = [Daemon(number, self) for number in range(story.nodes)]
         self.sent: list[Sent] = []
         self.noted_at: float | None = None  # the place knows that people were told
@@ -117,14 +131,14 @@ class FleetRun:
             if self.rng.random() < 0.5:
                 return self.now + 0.1, Seen(problem="redis://place: connection refused", advice="Is it up?")
             return self.now + _TIME_OUT, Seen(problem="redis://place: timed out", advice="Is it up?")
+        asked = self._asked
         seen = self._do(node, request)
+        takes = sum(self.rng.uniform(*self.story.slow) for _ in range(self._asked - asked) if self.story.slow[1])
         if self.rng.random() < self.story.twice:
             self._again_later(node, request)
         if self.rng.random() < self.story.lost:
             return self.now + _TIME_OUT, Seen(problem="redis://place: connection reset by peer")
-        arrives = self.now + self.rng.expovariate(1 / self.story.latency)
-        if self.story.slow[1]:
-            arrives += self.rng.uniform(*self.story.slow)
+        arrives = self.now + self.rng.expovariate(1 / self.story.latency) + takes
         if seen.told is not None:
             self.told_at[node].append(arrives)
         return arrives, seen
@@ -151,8 +165,11 @@ class FleetRun:
 
     def _place(self, node: int) -> MeetingPlace:
         if node not in self._opened:
-            self._opened[node] = self._places.of_node(node)
+            self._opened[node] = cast("MeetingPlace", _Counted(self._places.of_node(node), self._count))
         return self._opened[node]
+
+    def _count(self) -> None:
+        self._asked += 1
 
     def judge(self, node: int, question: Question) -> _Judged:
         """Judge what stands in the place now, as the child does."""

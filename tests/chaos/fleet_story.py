@@ -72,7 +72,7 @@ class Story:
     away: tuple[float, float] = (0.0, 0.0)  # the meeting place
     wiped: bool = False  # it comes back with nothing
     latency: float = 0.05
-    slow: tuple[float, float] = (0.0, 0.0)  # more of it: between these
+    slow: tuple[float, float] = (0.0, 0.0)  # each command takes the place between these
     twice: float = 0.0  # share of requests that are done a second time, some seconds later
     lost: float = 0.0  # share of answers that do not arrive
     skew: dict[int, float] = field(default_factory=dict)  # of a node's wall clock
@@ -134,5 +134,5 @@ def random_story(rng: random.Random) -> Story:
     if more.random() < 0.2:
         story.unable = frozenset(node for node in range(nodes) if more.random() < 0.5)
     if more.random() < 0.1:
-        story.slow = more.choice([(1.0, 2.0), (3.0, 4.0), (4.0, 6.0)])
+        story.slow = more.choice([(0.5, 1.0), (1.0, 2.0), (3.0, 4.0)])
     return story

@@ -32,6 +32,9 @@ from stallwatch.fleet.place import (
     Kind,
     PlaceProblem,
     Standing,
+    Turn,
+    Turned,
+    step_by_step,
 )
 from stallwatch.node.atomic_file import write_atomically
 
@@ -147,6 +150,10 @@ class DirectoryPlace:
                 report_revision=_changes_of(folder / "report") if "report" in names else 0,
                 closed="closed" in names,
             )
+
+    def turn(self, key: Key, node: str, turn: Turn) -> Turned:
+        """Call by call: files have no scripts."""
+        return step_by_step(self, key, node, turn)
 
     def claim(self, key: Key, node: str) -> int:
         """A claim is a file of the next generation, created with O_EXCL: of two nodes one succeeds."""

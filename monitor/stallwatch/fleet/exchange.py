@@ -12,7 +12,7 @@ import msgspec
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
-from stallwatch.fleet.place import Board, Key, MeetingPlace
+from stallwatch.fleet.place import Board, Key, MeetingPlace, Turn
 from stallwatch.fleet.seal import Broken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Delivered, Step, Told
@@ -87,38 +87,33 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[
     if wish.leaves:
         place.leave(key, wish.node)
         return Seen(key.ordinal)
-    told_noted = report_noted = False
+    sealed_told = b""
     if wish.told is not None:
-        data = seal(msgspec.msgpack.encode(wish.told), secret, "told", key, _FLEET)
-        told_noted = place.mark(key, wish.generation, "told", data)
-    generation = wish.generation if wish.generation and place.renew(key, wish.node, wish.generation) else 0
-    if wish.summary:
-        place.put(key, wish.node, seal(_dated(wish.summary, wall_ns()), secret, "summary", key, wish.node))
-    if wish.claims and not generation:
-        generation = place.claim(key, wish.node)
-        if generation:
-            place.renew(key, wish.node, generation)
-    if wish.report and generation:
-        report_noted = place.mark(key, generation, "report", seal(wish.report, secret, "report", key, _FLEET))
-    if wish.closes:
-        place.close(key)
-    board = place.look(key, wish.node, whole=wish.whole or bool(generation))
+        sealed_told = seal(msgspec.msgpack.encode(wish.told), secret, "told", key, _FLEET)
+    try:
+        summary = wish.summary and seal(_dated(wish.summary, wall_ns()), secret, "summary", key, wish.node)
+        report = wish.report and seal(wish.report, secret, "report", key, _FLEET)
+    except Broken:
+        if sealed_told:
+            place.turn(key, wish.node, Turn(sealed_told, wish.generation))
+        raise
+    turn = Turn(sealed_told, wish.generation, summary, wish.claims, report, wish.closes, wish.whole, wish.known_report)
+    turned = place.turn(key, wish.node, turn)
+    board = turned.board
     told, caveat = _opened(board.told, secret, "told", key)
     known = _decoded(told)
     if told and known is None:
         caveat = "what stands in the meeting place as told is of another form; are all nodes of one version?"
-    report = b""
-    if board.report_revision not in (0, wish.known_report) and not generation:
-        report, second = _opened(place.report(key)[1], secret, "report", key)
-        caveat = caveat or second
+    report, second = _opened(turned.report, secret, "report", key)
+    caveat = caveat or second
     return Seen(
         ordinal=key.ordinal,
         board=msgspec.structs.replace(board, told=b""),
-        generation=generation,
+        generation=turned.generation,
         told=known,
-        told_noted=told_noted,
+        told_noted=turned.told_noted,
         report=report,
-        report_noted=report_noted,
+        report_noted=turned.report_noted,
         caveat=caveat,
     )
 

@@ -29,7 +29,7 @@ _RENEW_LATE_SECONDS: Final = 4.5
 # While the meeting place is away, who had claimed tells; should it have died at the same time, others do after this.
 _HOLDER_SECONDS: Final = 60.0
 # When the meeting place is back, who told of it alone notes that first: a request may still be on its way for seconds.
-_BACK_SECONDS: Final = 6.0
+_BACK_SECONDS: Final = 9.0
 _JUDGE_AGAIN_SECONDS: Final = 15.0  # while a node is missing
 # Who holds the claim and cannot judge what others say gives it up after so many trials, to who can; where nobody can,
 # it claims again after this, and tells what it sees itself.

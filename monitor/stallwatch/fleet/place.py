@@ -48,6 +48,29 @@ class Board(msgspec.Struct, frozen=True):
     member: bool = True  # the node that looks has joined; False: the place has lost it, or holds that it has left
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """What a node does about an incident that it has joined, in this order, before it looks."""
+
+    told: bytes = b""  # to be noted, of `generation`
+    generation: int = 0  # of its claim, to be renewed; 0: it holds none
+    summary: bytes = b""
+    claims: bool = False
+    report: bytes = b""  # the job's verdict, where it holds the claim
+    closes: bool = False
+    whole: bool = False
+    known_report: int = 0  # revision that it has
+
+
+class Turned(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    told_noted: bool
+    generation: int  # of its claim that is in force; 0: it holds none
+    report_noted: bool
+    board: Board
+    report: bytes  # the job's verdict of another, where it is not the known one
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What somebody has posted for all nodes."""
 
@@ -82,6 +105,10 @@ class MeetingPlace(Protocol):
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         """Return how things stand, and note that this node looks on. `whole`: with `puts`, which may cost more."""
+        ...
+
+    def turn(self, key: Key, node: str, turn: Turn) -> Turned:
+        """Do all that a node wants at one moment, and look; where an answer takes seconds, it takes those of one."""
         ...
 
     def claim(self, key: Key, node: str) -> int:
@@ -122,3 +149,21 @@ class MeetingPlace(Protocol):
     def hang_up(self) -> None:
         """Hang up; the next call connects anew."""
         ...
+
+
+def step_by_step(place: MeetingPlace, key: Key, node: str, turn: Turn) -> Turned:
+    """A turn by single calls, in the order in which it is safe: what was told is noted before anything else."""
+    told_noted = bool(turn.told) and place.mark(key, turn.generation, "told", turn.told)
+    generation = turn.generation if turn.generation and place.renew(key, node, turn.generation) else 0
+    if turn.summary:
+        place.put(key, node, turn.summary)
+    if turn.claims and not generation:
+        generation = place.claim(key, node)
+        if generation:
+            place.renew(key, node, generation)
+    report_noted = bool(turn.report and generation) and place.mark(key, generation, "report", turn.report)
+    if turn.closes:
+        place.close(key)
+    board = place.look(key, node, whole=turn.whole or bool(generation))
+    known = board.report_revision in (0, turn.known_report) or generation
+    return Turned(told_noted, generation, report_noted, board, b"" if known else place.report(key)[1])

@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from stallwatch.fleet import redis_scripts as scripts
 from stallwatch.fleet.place import (
     CLAIM_SECONDS,
     DESERTED_SECONDS,
@@ -29,129 +30,18 @@ from stallwatch.fleet.place import (
     Kind,
     PlaceProblem,
     Standing,
+    Turn,
+    Turned,
 )
 
 PREFIX: Final = "stallwatch:"
 _ORDERS: Final = f"{PREFIX}{{:fleet}}:"  # no job's name has a colon
-_SECONDS: Final = 3.0  # for each step of an exchange with the server
+_SECONDS: Final = 6.0  # for each step of an exchange with the server: one that is busy for 4 s is slow, not away
 _PROBE_SECONDS: Final = 60  # a server may take _SECONDS for each answer
 _ORDINAL_SECONDS: Final = 7 * 86400  # an ordinal that comes again would be told as what was told before
 _CLOSED_SECONDS: Final = 600
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
-
-_JOIN = """
-local p, node, deserted, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local now = tonumber(redis.call('TIME')[1])
-local n = tonumber(redis.call('GET', p..'open') or '0')
-if n > 0 then
-  if redis.call('ZCOUNT', p..n..':members', now - deserted, '+inf') == 0 then n = 0 end
-end
-if n == 0 then
-  if tonumber(redis.call('GET', p..'last') or '0') < tonumber(ARGV[6]) then redis.call('SET', p..'last', ARGV[6]) end
-  n = redis.call('INCR', p..'last')
-  redis.call('SET', p..'open', n)
-end
-redis.call('EXPIRE', p..'last', ARGV[5])
-redis.call('EXPIRE', p..'open', kept)
-redis.call('ZADD', p..n..':members', now, node)
-redis.call('EXPIRE', p..n..':members', kept)
-return n
-"""
-_PUT = """
-local p, node, kept = ARGV[1], ARGV[2], ARGV[4]
-redis.call('HSET', p..'summaries', node, ARGV[3])
-redis.call('HINCRBY', p..'board', 'puts', 1)
-redis.call('ZADD', p..'put_at', tonumber(redis.call('TIME')[1]), node)
-redis.call('EXPIRE', p..'put_at', kept)
-redis.call('EXPIRE', p..'summaries', kept)
-redis.call('EXPIRE', p..'board', kept)
-return 1
-"""
-_AGES = """
-return {redis.call('TIME')[1], redis.call('ZRANGE', ARGV[1]..'put_at', 0, -1, 'WITHSCORES')}
-"""
-_LOOK = """
-local p = ARGV[1]
-local member = redis.call('ZSCORE', p..'members', ARGV[2]) and 1 or 0
-redis.call('ZADD', p..'members', 'XX', tonumber(redis.call('TIME')[1]), ARGV[2])
-return {redis.call('GET', p..'claim') or '',
-        redis.call('HMGET', p..'board', 'puts', 'generation', 'told', 'report_revision', 'closed'), member}
-"""
-_CLAIM = """
-local p, node, kept = ARGV[1], ARGV[2], ARGV[4]
-if redis.call('SET', p..'claim', node, 'NX', 'PX', ARGV[3]) then
-  local generation = redis.call('HINCRBY', p..'board', 'generation', 1)
-  redis.call('EXPIRE', p..'board', kept)
-  return generation
-end
-return 0
-"""
-_RENEW = """
-local p, node = ARGV[1], ARGV[2]
-if redis.call('GET', p..'claim') == node and redis.call('HGET', p..'board', 'generation') == ARGV[3] then
-  return redis.call('PEXPIRE', p..'claim', ARGV[4])
-end
-return 0
-"""
-_MARK = """
-local p, kind = ARGV[1], ARGV[3]
-local now = redis.call('HGET', p..'board', 'generation') or '0'
-if ARGV[2] == '0' then
-  if redis.call('HEXISTS', p..'board', kind) == 1 then return 0 end
-elseif ARGV[2] ~= now then return 0 end
-redis.call('HSET', p..'board', kind, ARGV[4])
-redis.call('HINCRBY', p..'board', kind..'_revision', 1)
-redis.call('EXPIRE', p..'board', ARGV[5])
-return 1
-"""
-_CLOSE = """
-local p, n, node = ARGV[1], ARGV[2], ARGV[3]
-local q = p..n..':'
-if node ~= '' then
-  redis.call('ZREM', q..'members', node)
-  redis.call('HDEL', q..'summaries', node)
-  redis.call('ZREMRANGEBYSCORE', q..'members', '-inf', '('..(tonumber(redis.call('TIME')[1]) - tonumber(ARGV[4])))
-  if redis.call('ZCARD', q..'members') > 0 then return 0 end
-end
-redis.call('HSET', q..'board', 'closed', 1)
-if redis.call('GET', p..'open') == n then redis.call('DEL', p..'open') end
-for _, key in ipairs({'board', 'summaries', 'members', 'put_at'}) do redis.call('EXPIRE', q..key, ARGV[5]) end
-return 1
-"""
-_POST = """
-local p, name, anew, seconds = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[5])
-local now = tonumber(redis.call('TIME')[1])
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', p..'until', '-inf', now)) do
-  redis.call('HDEL', p..'orders', old)
-  redis.call('ZREM', p..'until', old)
-end
-local there = redis.call('HEXISTS', p..'orders', name) == 1
-if there and anew == '0' then return 1 end
-if not there and redis.call('HLEN', p..'orders') >= tonumber(ARGV[6]) then return 0 end
-redis.call('HSET', p..'orders', name, ARGV[3])
-redis.call('ZADD', p..'until', now + seconds, name)
-redis.call('SET', p..'life', ARGV[7], 'NX')
-redis.call('INCR', p..'count')
-local last = math.ceil(tonumber(redis.call('ZRANGE', p..'until', -1, -1, 'WITHSCORES')[2]) - now) + 60
-for _, key in ipairs({'orders', 'until', 'life', 'count'}) do redis.call('EXPIRE', p..key, last) end
-return 1
-"""
-_POSTED = """
-local p = ARGV[1]
-local life = redis.call('GET', p..'life')
-if not life then return {''} end
-local revision = life..':'..(redis.call('GET', p..'count') or '0')
-if revision == ARGV[2] then return {revision} end
-local found, now = {revision}, tonumber(redis.call('TIME')[1])
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', p..'until', now + 1, '+inf')) do
-  local left = tonumber(redis.call('ZSCORE', p..'until', name)) - now
-  for _, part in ipairs({name, redis.call('HGET', p..'orders', name) or '', tostring(left)}) do
-    table.insert(found, part)
-  end
-end
-return found
-"""
 
 
 class RedisPlace:
@@ -164,8 +54,9 @@ class RedisPlace:
         self._scripts = {
             name: client.register_script(text)
             for name, text in (
-                ("join", _JOIN), ("put", _PUT), ("ages", _AGES), ("look", _LOOK), ("claim", _CLAIM), ("renew", _RENEW),
-                ("mark", _MARK), ("close", _CLOSE), ("post", _POST), ("posted", _POSTED),
+                ("join", scripts.JOIN), ("put", scripts.PUT), ("ages", scripts.AGES), ("look", scripts.LOOK),
+                ("claim", scripts.CLAIM), ("renew", scripts.RENEW), ("mark", scripts.MARK), ("close", scripts.CLOSE),
+                ("post", scripts.POST), ("posted", scripts.POSTED), ("turn", scripts.TURN),
             )
         }  # fmt: skip
 
@@ -210,16 +101,15 @@ class RedisPlace:
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         """One script notes this node and returns the board; `whole` costs no more here."""
-        holder, (puts, generation, told, revision, closed), member = self._run("look", _of(key), node)
-        return Board(
-            puts=int(puts or 0),
-            holder=holder.decode("utf-8", "replace"),
-            generation=int(generation or 0),
-            told=told or b"",
-            report_revision=int(revision or 0),
-            closed=bool(closed),
-            member=bool(member),
-        )
+        return _board(self._run("look", _of(key), node))
+
+    def turn(self, key: Key, node: str, turn: Turn) -> Turned:
+        """One script, so that one answer is waited for."""
+        asked = (turn.told, turn.generation, turn.summary, int(turn.claims), turn.report, int(turn.closes))
+        limits = (int(CLAIM_SECONDS * 1e3), KEPT_SECONDS, _CLOSED_SECONDS)
+        given = (key.ordinal, node, *asked, turn.known_report, *limits)
+        told_noted, generation, report_noted, seen, report = self._run("turn", _of_job(key.job), *given)
+        return Turned(bool(told_noted), int(generation), bool(report_noted), _board(seen), report)
 
     def claim(self, key: Key, node: str) -> int:
         """One script gives the claim to who asks first, for CLAIM_SECONDS."""
@@ -280,6 +170,19 @@ class RedisPlace:
         except (redis.exceptions.RedisError, OSError) as error:
             advice = _advice(str(error), "Is the server up, and may this node reach it?")
             raise PlaceProblem(f"{self._shown}: {error}", advice) from error
+
+
+def _board(seen: Any) -> Board:
+    holder, (puts, generation, told, revision, closed), member = seen
+    return Board(
+        puts=int(puts or 0),
+        holder=holder.decode("utf-8", "replace"),
+        generation=int(generation or 0),
+        told=told or b"",
+        report_revision=int(revision or 0),
+        closed=bool(closed),
+        member=bool(member),
+    )
 
 
 # By what servers say, without the codes that redis-py takes off.

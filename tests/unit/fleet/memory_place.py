@@ -14,6 +14,9 @@ from stallwatch.fleet.place import (
     Kind,
     PlaceProblem,
     Standing,
+    Turn,
+    Turned,
+    step_by_step,
 )
 
 
@@ -90,6 +93,9 @@ class MemoryPlace:
             incident.closed,
             node in incident.members,
         )
+
+    def turn(self, key: Key, node: str, turn: Turn) -> Turned:
+        return step_by_step(self, key, node, turn)
 
     def claim(self, key: Key, node: str) -> int:
         incident = self._at(key)

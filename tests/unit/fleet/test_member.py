@@ -147,15 +147,15 @@ def test_when_it_comes_back_within_its_patience_one_speaks() -> None:
     assert named(sent) == [(5,)]
 
 
-@pytest.mark.parametrize("slow", [(1.0, 2.0), (3.0, 4.0), (4.0, 6.0)])
+@pytest.mark.parametrize("slow", [(1.0, 2.0), (3.0, 4.0)])
 @pytest.mark.parametrize("fault", ["stands", "killed", "all_wait"])
-def test_one_that_answers_each_time_after_seconds_is_not_away(fault: Fault, slow: tuple[float, float]) -> None:
+def test_one_that_answers_each_command_after_seconds_is_not_away(fault: Fault, slow: tuple[float, float]) -> None:
     sent = told(sent_in(Story(nodes=8, per_node=1, culprit=5, fault=fault, slow=slow)))
     assert named(sent) == [() if fault == "all_wait" else (5,)]
 
 
 def test_one_that_answers_later_than_claims_are_in_force_keeps_nobody_from_telling() -> None:
-    assert told(sent_in(Story(culprit=5, slow=(9.0, 9.5))))
+    assert told(sent_in(Story(culprit=5, slow=(4.6, 4.7))))
 
 
 @pytest.mark.parametrize("wiped", [False, True])

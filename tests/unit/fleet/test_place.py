@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stallwatch.fleet.directory_place import DirectoryPlace
-from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace, PlaceProblem
+from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace, PlaceProblem, Turn
 from tests.unit.fleet.memory_place import MemoryPlace
 
 JOB = "train-0a1b2c3d"
@@ -202,6 +202,24 @@ def test_the_jobs_verdict_has_a_revision(place: MeetingPlace, job: str) -> None:
     place.mark(key, 1, "report", b"second")
     assert place.report(key) != (revision, b"first")
     assert place.look(key, "node1", whole=False).report_revision != revision
+
+
+def test_a_turn_is_all_of_it_at_once_and_of_who_does_not_hold_the_claim_only_what_is_anybodys(
+    place: MeetingPlace, job: str
+) -> None:
+    key = Key(job, place.join(job, "n0"))
+    place.join(job, "n1")
+    first = place.turn(key, "n0", Turn(summary=b"one", claims=True, report=b"early"))
+    assert (first.generation, first.report_noted, first.told_noted) == (1, True, False)
+    assert (first.board.holder, first.board.puts > 0, first.report) == ("n0", True, b"")
+    other = place.turn(key, "n1", Turn(summary=b"two", claims=True, report=b"not mine", told=b"nor this", generation=7))
+    assert (other.generation, other.report_noted, other.told_noted, other.report) == (0, False, False, b"early")
+    held = place.turn(key, "n0", Turn(told=b"told", generation=1, report=b"late", closes=True))
+    assert (held.generation, held.told_noted, held.report_noted, held.board.told) == (1, True, True, b"told")
+    seen = place.turn(key, "n1", Turn(known_report=first.board.report_revision))
+    assert (seen.board.closed, seen.report) == (True, b"late")
+    assert place.turn(key, "n1", Turn(known_report=seen.board.report_revision)).report == b""
+    assert place.summaries(key) == {"n0": b"one", "n1": b"two"}
 
 
 def test_a_directory_of_another_mode_is_refused_with_what_to_do(tmp_path: Path) -> None:
