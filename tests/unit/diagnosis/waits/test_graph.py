@@ -10,7 +10,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Strength
 from stallwatch.model.evidence import CodeFrame
-from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, loop, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, loop, recorder, transfer, world
 
 W3, W4 = world(3), world(4)
 STEPS = loop(W4, 6)
@@ -111,3 +111,12 @@ def test_a_dump_that_is_older_than_a_wait_shows_who_has_entered_and_not_who_has_
     assert list(nowhere.unknown.values()) == [(3,), (3,)]
     now = graph_of(*waiting, Rank(3, STEPS, frames=()))
     assert [one.strength for found in blockers(now) for one in found] == [Strength.RECORDED] * 2
+
+
+def test_of_one_that_has_come_since_the_look_before_nobody_knows_whether_it_stands() -> None:
+    """It was in another call then: what it is in now may end."""
+    calls = (*STEPS, STEPS[0])
+    moves = Rank(1, STEPS, len(STEPS) - 1, looks=1, extra=(recorder(1, calls, len(STEPS), look=2),))
+    graph = graph_of(Rank(0, calls, len(STEPS)), moves, *(Rank(rank, calls, len(STEPS)) for rank in (2, 3)))
+    assert (graph.moving, set(graph.unknown.values())) == ((1,), {(1,)})
+    assert blockers(graph) == [()]
