@@ -121,11 +121,11 @@ class Looks(msgspec.Struct, frozen=True):
             for look in self.looks[-window:]
         )
 
-    def step_ns(self, window: int) -> float:
-        """The mean length of a step from the first to the newest of the last looks, without the time in which nobody
-        looked (a phase is its own kind of time); 0.0 where it is not known."""
+    def step_ns(self, window: int, but: int = 0) -> float:
+        """The mean length of a step from the first to the newest of the last looks, `but` the newest so many, without
+        the time in which nobody looked (a phase is its own kind of time); 0.0 where it is not known."""
         time_ns, steps = 0, 0
-        each = [(look.at_ns, look.ticks, look.step) for look in self.looks[-window:]]
+        each = [(look.at_ns, look.ticks, look.step) for look in self.looks[-window : -but or None]]
         for (at_ns, ticks, step), (after_ns, _, after) in pairwise(each):
             if step >= 0 and after_ns - at_ns <= (ticks + _MISSED_LOOKS) * LOOK_NS:
                 time_ns += after_ns - at_ns

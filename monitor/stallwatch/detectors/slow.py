@@ -12,7 +12,7 @@ from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_la
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
-from stallwatch.detectors.slow_cost import slow_cost
+from stallwatch.detectors.slow_cost import seconds_before, slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -37,6 +37,9 @@ _SEARCHED = 0.65
 # It is over when what is left is surely less than this part of what was found, for as long as it took to find it.
 _LEFT = 0.34
 _SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
+# What it costs is measured over so long once it is told, and the first part of that may be of before it began.
+_MEASURED_NS = 60 * SECOND_NS
+_SURELY_OF_IT = 0.7
 _WARM_UP_NS = 60 * SECOND_NS  # what has been so since the first steps may end with them: one rank compiles for longer
 _MORE = 1.5  # times what it was at first: that is new
 _SHOWN_LOOKS = 64  # what people see of ranks of which nothing was found
@@ -72,6 +75,7 @@ class _Slow(msgspec.Struct, frozen=True):
     found_looks: int = 0  # of the job, when it was
     grows: bool = False  # it has become more since then, and by little all the time
     quiet_ticks: int = 0
+    before_seconds: float = 0.0  # a step's length before they were slow; 0: not known
 
 
 class SlowState(msgspec.Struct, frozen=True):
@@ -200,7 +204,14 @@ class SlowDetector:
             return None
         since_ns = before.since_ns if before and same else least.since_ns
         lasts = same and has_lasted(watched.looks, least, seen.at_ns - since_ns) and goes_on(watched.looks, least)
-        slowness = slow_cost(watched.looks, columns_with(watched.looks, least.ranks, least.looks), least.ranks, alive)
+        every = len(watched.looks.looks)
+        seconds = (before.before_seconds if before and same else 0.0) or seconds_before(
+            watched.looks, columns_with(watched.looks, least.ranks, every), least.ranks, least.looks
+        )
+        since_told = watched.looks.within(min(seen.at_ns - since_ns, _MEASURED_NS)) if told else 0
+        columns = columns_with(watched.looks, least.ranks, max(least.looks, since_told))
+        surely = max(LEAST_LOOKS, int(_SURELY_OF_IT * since_told))
+        slowness = slow_cost(watched.looks, columns, least.ranks, alive, seconds, surely)
         share = least.peers_share - least.share
         first_share = before.first_share if before and same else share
         from_start = before.from_start if before and same else is_from_start(watched.looks, watched.first_mark, least)
@@ -211,7 +222,7 @@ class SlowDetector:
         lately = min(watched.looks.count - found_looks, len(watched.looks.looks))
         grows = bool(lately) and becomes_more(columns_with(watched.looks, least.ranks, lately), least.ranks)
         since = " since the first steps" if from_start else " more and more" if grows else ""
-        price = price_of(slowness, at_most=watched.looks.nccl)
+        price = price_of(slowness, at_most=watched.looks.nccl and not seconds)
         reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
         took_ns = before.took_ns if before and same else max(seen.at_ns - since_ns, LASTS_NS)
         return _Slow(
@@ -227,6 +238,7 @@ class SlowDetector:
             first_share,
             found_looks,
             grows,
+            before_seconds=seconds,
         )
 
     def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:
@@ -240,8 +252,9 @@ class SlowDetector:
         window = max(LEAST_LOOKS, watched.looks.within(before.took_ns))
         if len(watched.looks.looks) < window:
             return before  # it stands still, evaluates, or its record is new: nothing is known otherwise
-        slowness = slow_cost(watched.looks, columns_with(watched.looks, before.ranks, window), before.ranks, alive)
-        left, error = difference(columns_with(watched.looks, before.ranks, window), before.ranks)
+        columns = columns_with(watched.looks, before.ranks, window)
+        slowness = slow_cost(watched.looks, columns, before.ranks, alive, before.before_seconds)
+        left, error = difference(columns, before.ranks)
         if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):
             return None
         return msgspec.structs.replace(before, slowness=slowness or before.slowness)

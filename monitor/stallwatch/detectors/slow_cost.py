@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
+import msgspec
+
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks
@@ -12,14 +14,24 @@ from stallwatch.detectors.waiting import LEAST_LOOKS, Column, cost, difference, 
 from stallwatch.model.verdict import Slowness
 
 _AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
+_EARLIER_LOOKS = 16  # of a job without slow ranks say how long its steps were
+_ALLOWED = 2.0  # times their interval of 95 %: they were chosen as those that show the most
+_APART = 0.3  # of the cost: of looks at four moments a second
+_WITHOUT = 0.35  # of the difference: less is a job without them
 
 
 def slow_cost(
-    looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Sequence[int], alive: Sequence[RankHistory]
+    looks: Looks,
+    peers: Sequence[tuple[int, Column]],
+    ranks: Sequence[int],
+    alive: Sequence[RankHistory],
+    before_seconds: float = 0.0,
+    least: int = LEAST_LOOKS,
 ) -> Slowness | None:
     """Given (rank, column) of peers over the last looks, return what the slow ones among them cost; None where no step
-    is known."""
-    window = since_when(differences(peers, ranks))
+    is known. `before_seconds`: a step's length before they were slow, 0.0: not known; `least`: so many of the looks are
+    surely of the time since they are."""
+    window = since_when(differences(peers, ranks), least)
     if not window:
         return None
     columns = [(rank, column[-window:]) for rank, column in peers]
@@ -27,17 +39,45 @@ def slow_cost(
     step_seconds = (looks.step_ns(window) or _median_ns(alive)) / SECOND_NS
     at_once = [apart_ns <= _AT_ONCE * step_seconds * SECOND_NS for apart_ns in looks.apart_ns(window)]
     share, error = lost(columns, ranks, at_once) or difference(columns, ranks)
-    return cost(share, error, step_seconds, looks.steps_within(window), span_ns / SECOND_NS)
+    seen = cost(share, error, step_seconds, looks.steps_within(window), span_ns / SECOND_NS)
+    return seen and _against_past(seen, before_seconds, at_most=looks.nccl)
 
 
-def since_when(less: Sequence[float]) -> int:
+def _against_past(seen: Slowness, before_seconds: float, *, at_most: bool) -> Slowness:
+    """By how much a step is longer than before they were slow is known better than by looks, which are few: it is what
+    they cost, where looks allow that. (Otherwise something else has changed, too.) A host that comes late to its device
+    costs less than looks say, `at_most` that, and its job no more than it has lost."""
+    lost = max(0.0, seen.step_seconds - before_seconds)
+    unsure = max(_ALLOWED * (seen.high_seconds - seen.cost_seconds), _APART * seen.cost_seconds)
+    least, most = seen.cost_seconds - unsure, seen.cost_seconds + unsure
+    if not before_seconds or lost > most or (lost < least and not at_most):
+        return seen
+    low, high = min(seen.low_seconds, lost), max(seen.high_seconds, lost) if lost >= least else lost
+    return msgspec.structs.replace(seen, cost_seconds=lost, low_seconds=low, high_seconds=high)
+
+
+def seconds_before(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Sequence[int], window: int) -> float:
+    """Given (rank, column) of peers over all looks, and the ranks that are slow in the last `window` of them, return
+    how long a step was before they were; 0.0 where the job was not seen without."""
+    less = differences(peers, ranks)
+    since = since_when(less[-window:])
+    earlier = less[:-since]
+    if len(earlier) < _EARLIER_LOOKS or fmean(earlier) > _WITHOUT * fmean(less[-since:]):
+        return 0.0
+    # A warm-up is long past, or does not count: the later half has it least.
+    halves = (looks.step_ns(len(less), since), looks.step_ns(since + len(earlier) // 2, since))
+    return min((step_ns for step_ns in halves if step_ns), default=0.0) / SECOND_NS
+
+
+def since_when(less: Sequence[float], least: int = LEAST_LOOKS) -> int:
     """Given by how much less some ranks wait at each look, oldest first, return how many of the newest looks are of the
-    time since they do: a window that found it begins before that, and what was before costs nothing."""
-    if len(less) <= LEAST_LOOKS:
+    time since they do, `least` at least: a window that found it begins before that, and what was before costs
+    nothing."""
+    if len(less) <= least:
         return len(less)
     half = fmean(less) / 2
     sums = [*accumulate(one - half for one in reversed(less))]
-    return max(range(LEAST_LOOKS, len(less) + 1), key=lambda count: (sums[count - 1], count))
+    return max(range(least, len(less) + 1), key=lambda count: (sums[count - 1], count))
 
 
 def _median_ns(alive: Sequence[RankHistory]) -> float:

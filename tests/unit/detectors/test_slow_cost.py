@@ -7,18 +7,25 @@ from stallwatch.detectors.looks import LOOK_NS, Looks, Member, StepLook
 from stallwatch.detectors.slow_cost import since_when
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
-from tests.replay.stragglers import COMPUTE_SECONDS, By, Job, play
+from tests.replay.stragglers import COMPUTE_SECONDS, Backend, By, Job, play
 
 ONSET_SECONDS = 20.0
 
 
 @pytest.mark.parametrize(
-    ("by", "slowdown", "near"), [("sleep", 0.3, 0.15), ("sleep", 1.0, 0.15), ("data loader", 1.0, 0.3)]
+    ("by", "slowdown", "backend", "near"),
+    [
+        ("sleep", 0.3, "gloo", 0.1),
+        ("sleep", 1.0, "gloo", 0.1),
+        ("data loader", 1.0, "gloo", 0.3),
+        ("sleep", 0.3, "nccl ahead", 0.1),
+    ],
 )
-def test_a_cost_is_near_the_truth(by: By, slowdown: float, near: float) -> None:
+def test_a_cost_is_near_the_truth(by: By, slowdown: float, backend: Backend, near: float) -> None:
     """What was before the onset is none of it. That of a loader whose every tenth batch is late is in few steps, which
-    are drawn: there are 30 of them, or some more or less."""
-    job = Job(by, 4, slowdown, 1, ONSET_SECONDS, jitter=0.02)
+    are drawn: there are 30 of them, or some more or less. Where hosts run ahead of their devices the others wait for a
+    host far longer than the job does."""
+    job = Job(by, 4, slowdown, 1, ONSET_SECONDS, backend, jitter=0.02)
     costs = [
         finding.slowness
         for _, found in detect(Config(), play(job, 140, 3))
@@ -34,6 +41,7 @@ def test_it_is_so_since_the_looks_that_show_it() -> None:
     assert since_when([0.0] * 20 + [0.3] * 30) == 30
     assert since_when([0.3, 0.0] * 30) == 60, "all the time"
     assert since_when([0.0] * 20 + [0.3] * 4) == 8, "of less nothing is said"
+    assert since_when([0.0] * 20 + [0.3] * 10, 25) == 25, "it is known to be so for longer"
     assert [since_when([0.3] * looks) for looks in (0, 1, 8)] == [0, 1, 8]
 
 
