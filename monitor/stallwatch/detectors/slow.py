@@ -204,10 +204,10 @@ class SlowDetector:
             return None
         since_ns = before.since_ns if before and same else least.since_ns
         lasts = same and has_lasted(watched.looks, least, seen.at_ns - since_ns) and goes_on(watched.looks, least)
-        every = len(watched.looks.looks)
-        seconds = (before.before_seconds if before and same else 0.0) or seconds_before(
-            watched.looks, columns_with(watched.looks, least.ranks, every), least.ranks, least.looks
-        )
+        seconds = before.before_seconds if before and same else 0.0
+        if not told:
+            every = columns_with(watched.looks, least.ranks, len(watched.looks.looks))
+            seconds = seconds_before(watched.looks, every, least.ranks, least.looks) or seconds
         since_told = watched.looks.within(min(seen.at_ns - since_ns, _MEASURED_NS)) if told else 0
         columns = columns_with(watched.looks, least.ranks, max(least.looks, since_told))
         surely = max(LEAST_LOOKS, int(_SURELY_OF_IT * since_told))

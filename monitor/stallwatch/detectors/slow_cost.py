@@ -61,11 +61,13 @@ def seconds_before(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Seq
     how long a step was before they were; 0.0 where the job was not seen without."""
     less = differences(peers, ranks)
     since = since_when(less[-window:])
-    earlier = less[:-since]
+    # It began some looks before those that show it surely.
+    begun = since + since // 2
+    earlier = less[:-begun]
     if len(earlier) < _EARLIER_LOOKS or fmean(earlier) > _WITHOUT * fmean(less[-since:]):
         return 0.0
     # A warm-up is long past, or does not count: the later half has it least.
-    halves = (looks.step_ns(len(less), since), looks.step_ns(since + len(earlier) // 2, since))
+    halves = (looks.step_ns(len(less), begun), looks.step_ns(begun + len(earlier) // 2, begun))
     return min((step_ns for step_ns in halves if step_ns), default=0.0) / SECOND_NS
 
 
