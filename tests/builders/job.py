@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec.structs import replace as struct_replace
+
 from stallwatch.model.evidence import (
     CodeFrame,
     Evidence,
@@ -236,3 +238,21 @@ def evidence(
 def loop(group: Group, steps: int) -> tuple[Call, ...]:
     """A training loop of two collectives a step, at lines 10 and 11."""
     return tuple(Call(group, elements=size, line=line) for _ in range(steps) for size, line in ((500, 10), (7, 11)))
+
+
+def from_any(told: Evidence) -> Evidence:
+    """Receives that take from whoever sends."""
+    ranks = []
+    for rank in told.ranks:
+        looks = tuple(
+            struct_replace(
+                look,
+                operations=tuple(
+                    struct_replace(entry, name=f"{entry.name.partition('<-')[0]}<-?") if "<-" in entry.name else entry
+                    for entry in look.operations
+                ),
+            )
+            for look in rank.recorders
+        )
+        ranks.append(struct_replace(rank, recorders=looks))
+    return struct_replace(told, ranks=tuple(ranks))

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.calls.sequences import SequenceBreak, are_twins, place_among_twins
+from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import Group
+from stallwatch.diagnosis.job.groups import Group, are_twins, place_among_twins
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Wait
@@ -118,7 +118,7 @@ def point_name(analysis: Analysis, point: Point, call: Call | None) -> str:
 
 def group_name(case: Case, group: Group) -> str:
     """As people know it: torch calls the first one default_pg, and every one that nobody named "undefined"."""
-    place = place_among_twins(case, group) + 1
+    place = place_among_twins(case.groups, group) + 1
     later = case.groups[group.index + 1 : group.index + 2]
     number = f" no. {place}" if place > 1 or (later and are_twins(later[0], group)) else ""
     if group.description == "undefined":

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import Group, family
+from stallwatch.diagnosis.job.groups import Group, family, place_among_twins
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.reduce import transfer_ends
 from stallwatch.model.summary import ANY, Call
@@ -53,8 +53,10 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
     """Given ranks, return the first place where each left the program, if it did."""
     roles: dict[Hashable, list[int]] = {}
     rings = _rings(case)
-    steps = {rank: _steps(case, rank, rings) for rank in sorted(ranks)}
-    turns = frozenset(index for index in rings if _begin_alike([steps.get(r, []) for r in case.groups[index].ranks]))
+    whole = all(summary.whole for summary in case.summaries.values())
+    steps = {rank: _steps(case, rank, rings, whole) for rank in sorted(ranks)}
+    alike = {i: _begin_alike([steps.get(r, []) for r in case.groups[i].ranks]) for i in rings}
+    turns = _as_sisters_are(case, alike)
     stages = _stages(case, steps)
     for rank, own in steps.items():
         if own:
@@ -201,13 +203,16 @@ def _order(call: Call) -> tuple[str, str, int]:
     return call.operation, call.site, call.stream
 
 
-def _steps(case: Case, rank: int, rings: frozenset[int]) -> list[_Step]:
+def _steps(case: Case, rank: int, rings: frozenset[int], whole: bool) -> list[_Step]:
+    """The rank's calls with their places. `whole`: no ring has lost its beginning, from which transfers are counted; else
+    they are since the last collective, whose number all members share."""
     calls = calls_of(case, rank)
     summary = case.summaries.get(rank)
     if summary is None:
         return []
     remaining = Counter(call.stream for call in calls if not signature.is_transfer(call.operation))
     transfers: Counter[Hashable] = Counter()
+    since: Hashable = None if whole else rank  # before the first collective that a wrapped ring holds nothing is shared
     tokens: dict[int, Hashable] = {}  # a call is made thousands of times, and is one object of the summary's table
     steps = []
     for call in calls:
@@ -217,13 +222,16 @@ def _steps(case: Case, rank: int, rings: frozenset[int]) -> list[_Step]:
         stream = summary.streams[call.stream]
         if signature.is_transfer(call.operation):
             transfers[token] += 1
-            number = transfers[token] if summary.whole else -1
+            place: Hashable = (since, transfers[token])
             seq = 0
         else:
             # Numbered from the end: the ring may have lost the beginning.
-            number = seq = stream.last_seq - remaining[call.stream] + 1
+            place = seq = stream.last_seq - remaining[call.stream] + 1
             remaining[call.stream] -= 1
-        steps.append(_Step(call, token, (token, number), seq))
+            if not whole:
+                since = token, seq
+                transfers.clear()
+        steps.append(_Step(call, token, (token, place), seq))
     return steps
 
 
@@ -238,13 +246,27 @@ def _rings(case: Case) -> frozenset[int]:
             way = _distance(group, rank, ends[ends[0] == rank])
             if way is not None:
                 around.setdefault(group.index, {}).setdefault(rank, set()).add((ends[0] == rank, way))
-    rings = set()
+    alike = {}
     for index, members in around.items():
         size = len(case.groups[index].ranks)
-        alike = Counter(frozenset(ways) for ways in members.values()).most_common(1)[0][1]
-        if alike >= _most_of(size):
-            rings.add(index)
-    return frozenset(rings)
+        most = Counter(frozenset(ways) for ways in members.values()).most_common(1)[0][1]
+        alike[index] = most >= _most_of(size)
+    return _as_sisters_are(case, alike)
+
+
+def _as_sisters_are(case: Case, holds: Mapping[int, bool]) -> frozenset[int]:
+    """Groups of which something holds; of those that left not all dumps, that of which it holds for most sisters."""
+    votes: dict[Hashable, Counter[bool]] = {}
+    seen = {index for index in holds if all(case.recorded(rank) for rank in case.groups[index].ranks)}
+    kinds = {index: (family(case.groups[index].description), len(case.groups[index].ranks)) for index in holds}
+    for index in seen:
+        votes.setdefault(kinds[index], Counter())[holds[index]] += 1
+    found = set()
+    for index, own in holds.items():
+        told = votes.get(kinds[index]) if index not in seen else None
+        if (told[True] > told[False]) if told else own:
+            found.add(index)
+    return frozenset(found)
 
 
 def _most_of(members: int) -> int:
@@ -352,7 +374,7 @@ def _peer_token(case: Case, rank: int, call: Call, rings: frozenset[int]) -> Has
     group = case.groups[case.group_of[rank, call.stream]]
     operation, _, _ = call.operation.partition(" ")
     way = _way(case, group, rank, call.operation, rings) if signature.is_transfer(call.operation) else ""
-    kind = (family(group.description), place_among_twins(case, group))
+    kind = (family(group.description), place_among_twins(case.groups, group))
     return kind, case.usual_size(group), operation + way, call.elements, call.dtype, call.site
 
 
@@ -368,17 +390,3 @@ def _way(case: Case, group: Group, rank: int, operation: str, rings: frozenset[i
     if distance is None:
         return "+" if (source < destination) == outgoing else "-"
     return f" {distance} on" if group.index in rings else f" {group.ranks.index(peer)}"
-
-
-def place_among_twins(case: Case, group: Group) -> int:
-    """Groups of one description and the same members, as far as they were seen, lie side by side in the case, in an
-    order that all ranks share."""
-    place = 0
-    while group.index - place > 0 and are_twins(case.groups[group.index - place - 1], group):
-        place += 1
-    return place
-
-
-def are_twins(one: Group, other: Group) -> bool:
-    """Whether two groups have the same description, members and back end, so that only their order tells them apart."""
-    return (one.description, one.ranks, one.backend) == (other.description, other.ranks, other.backend)

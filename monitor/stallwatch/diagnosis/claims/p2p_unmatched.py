@@ -3,6 +3,7 @@ ends; and those that no recorder shows, where all stand in one and nobody is abs
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -39,29 +40,26 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
     cycle = max(analysis.roots.cycles, key=lambda c: (len(c.ranks), c.nodes))
     if all(b.strength == Strength.SUPPOSED for point in cycle.points for b in analysis.graph.blockers[point]):
         return Rejected("p2p_unmatched", "whom they wait for no recorder tells")
-    ranks = set(cycle.ranks)
-    departures = [d for d in analysis.departures if d.rank in analysis.case.summaries]
-    inside = [d for d in departures if d.rank in ranks] or departures
+    shared = in_every_circle(analysis.graph, cycle)
+    inside = _who_left(analysis, cycle, shared)
     culprits = tuple(sorted({d.rank for d in inside}))
     confidence: Confidence = "likely"
     facts: list[Fact] = []
-    if culprits and len(culprits) < len(ranks):
+    if culprits and len(culprits) < len(cycle.ranks):
         facts = [_departure_fact(analysis, d) for d in inside]
     if not facts:
-        culprits = cycle.ranks
+        inside, culprits = [], _named_by_waits(analysis, cycle, shared)
         # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing
         # told: one that skipped a call stands in it as one that called in another order.
         proven = analysis.proven_stuck and analysis.whole_world_seen
         transfers = [not point.seq for point in cycle.points]
-        if len(culprits) > 2 or not any(transfers):
+        if len(culprits) != 2 or culprits != cycle.ranks or not any(transfers):
             confidence = "possible"
-            if _transfers_in(analysis, cycle):
-                culprits = in_every_circle(analysis.graph, cycle) or culprits
         else:
             confidence = "certain" if proven and all(transfers) else "likely"
     stuck = [wait for wait in analysis.graph.waits if wait.point in cycle.points]
-    cause = _cause(analysis, cycle, inside if facts else [])
-    blocked = main_wait(analysis, culprits) if len(culprits) < len(ranks) else None
+    cause = _cause(analysis, cycle, inside)
+    blocked = main_wait(analysis, culprits) if len(culprits) < len(cycle.ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]
     first = next(wait for wait in analysis.graph.waits if wait.point == point)
     call = analysis.case.call(first.rank, first.pending)
@@ -84,15 +82,44 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
     )
 
 
+def _who_left(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -> list[SequenceBreak]:
+    """Whose own order of calls, if anyone's, is what the cycle follows from. Of several those count without whom alone
+    there would be none; and if these did not leave alike, one of them did not leave at all, and nothing tells which."""
+    departures = [d for d in analysis.departures if d.rank in analysis.case.summaries]
+    inside = [d for d in departures if d.rank in cycle.ranks] or departures
+    if len({d.rank for d in inside}) < 2:
+        return inside
+    inside = [d for d in inside if d.rank in shared] or inside
+    return inside if len({tuple(_way(call) for call in (d.found, *d.expected)) for d in inside}) == 1 else []
+
+
+def _way(call: Call) -> tuple[str, int | None, str, str]:
+    """A call as others would make it with peers of their own."""
+    return call.operation.partition(" ")[0], call.elements, call.dtype, call.site
+
+
+def _named_by_waits(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -> tuple[int, ...]:
+    """Whom the waits alone name: the one through whom each of its circles goes, or the two ends of a message; all of a
+    cycle whose circles go through each of them alike, or share nobody. Of several among more, nobody."""
+    if not shared or shared == cycle.ranks:
+        return cycle.ranks
+    return shared if len(shared) == 1 or (len(shared) == 2 and _share_a_message(analysis, shared)) else ()
+
+
+def _share_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
+    """Whether one of two waits for the other in a send or receive."""
+    graph = analysis.graph
+    if any(graph.peers.get(rank) in ranks for rank in ranks):
+        return True
+    waits = [wait for wait in graph.waits if wait.rank in ranks and wait.pending.transfers]
+    return any(blocker.rank in ranks for wait in waits for blocker in graph.blockers[wait.point])
+
+
 def _common_site(analysis: Analysis, culprits: tuple[int, ...]) -> str:
     """The line that all of them stand in by their recorders, "" where there are several."""
     calls = [analysis.case.call(wait.rank, wait.pending) for wait in analysis.graph.waits if wait.rank in culprits]
     sites = {call.site if call else "" for call in calls}
     return sites.pop() if len(sites) == 1 else ""
-
-
-def _transfers_in(analysis: Analysis, cycle: Cycle) -> bool:
-    return any(not point.seq for point in cycle.points) or any(rank in analysis.graph.peers for rank in cycle.ranks)
 
 
 def _cause(analysis: Analysis, cycle: Cycle, departures: list[SequenceBreak]) -> Cause:
@@ -178,11 +205,15 @@ def _pairs(analysis: Analysis) -> list[_Pair]:
     waiting: dict[tuple[int, int, int], list[tuple[Wait, bool, int]]] = {}
     for wait in analysis.graph.waits:
         for (source, destination), outgoing, elements in _transfers(analysis, wait.rank, wait.pending):
+            if ANY in (source, destination):
+                continue
             waiting.setdefault((wait.point.group, source, destination), []).append((wait, outgoing, elements))
     found = []
-    for (_, source, destination), ends in sorted(waiting.items()):
+    by_anyone = _of_any_source(analysis, waiting)
+    for (group, source, destination), ends in sorted(waiting.items()):
         sends = [(wait, elements) for wait, outgoing, elements in ends if outgoing and wait.rank == source]
         receives = [elements for wait, outgoing, elements in ends if not outgoing and wait.rank == destination]
+        receives += by_anyone.get((group, source, destination), [])
         # The k-th pending send of a pair meets the k-th pending receive.
         for (wait, sent), received in zip(sends, receives, strict=False):
             if sent != received:
@@ -196,8 +227,27 @@ def _transfers(analysis: Analysis, rank: int, pending: Pending) -> list[tuple[tu
         (ends, transfer.outgoing, transfer.elements)
         for transfer in pending.transfers
         if transfer.elements is not None and transfer.outgoing is not None
-        if ANY not in (ends := analysis.case.ends(rank, pending, transfer))
+        for ends in (analysis.case.ends(rank, pending, transfer),)
     ]
+
+
+_Ends = Mapping[tuple[int, int, int], Sequence[tuple[Wait, bool, int]]]
+
+
+def _of_any_source(analysis: Analysis, waiting: _Ends) -> dict[tuple[int, int, int], list[int]]:
+    """Receives that take what anybody sends, where only one has a send pending to that rank: by group, that one and the
+    rank."""
+    senders: dict[tuple[int, int], set[int]] = {}
+    for (group, source, destination), ends in waiting.items():
+        if any(outgoing for _, outgoing, _ in ends):
+            senders.setdefault((group, destination), set()).add(source)
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for wait in analysis.graph.waits:
+        only = senders.get((wait.point.group, wait.rank), set())
+        for (source, _), outgoing, elements in _transfers(analysis, wait.rank, wait.pending):
+            if source == ANY and not outgoing and len(only) == 1:
+                found.setdefault((wait.point.group, *only, wait.rank), []).append(elements)
+    return found
 
 
 def _is_odd(analysis: Analysis, rank: int, elements: int) -> bool:

@@ -253,3 +253,17 @@ def _lagging(totals: Mapping[int, int]) -> set[int]:
         return set()
     usual = median_low(totals.values())
     return {rank for rank, total in totals.items() if total < usual}
+
+
+def place_among_twins(groups: Sequence[Group], group: Group) -> int:
+    """Groups of one description and the same members, as far as they were seen, lie side by side in the case, in an
+    order that all ranks share."""
+    place = 0
+    while group.index - place > 0 and are_twins(groups[group.index - place - 1], group):
+        place += 1
+    return place
+
+
+def are_twins(one: Group, other: Group) -> bool:
+    """Whether two groups have the same description, members and back end, so that only their order tells them apart."""
+    return (one.description, one.ranks, one.backend) == (other.description, other.ranks, other.backend)

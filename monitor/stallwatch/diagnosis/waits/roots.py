@@ -16,7 +16,6 @@ from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
 
 WaitNode = tuple[int, int]  # (rank, lane), or (_POINT, index)
 _POINT = -1
-_LARGE_CYCLE = 512  # nodes; who is in each circle of a larger one is not asked
 
 
 class Cycle(msgspec.Struct, frozen=True):
@@ -87,15 +86,31 @@ def in_every_circle(graph: Graph, cycle: Cycle) -> tuple[int, ...]:
     """
     points = sorted(graph.blockers)
     part = {*cycle.nodes, *((_POINT, points.index(point)) for point in cycle.points)}
-    if len(part) > _LARGE_CYCLE:
-        return ()
     successors = _within(_successors(graph, points), part)
     shared = []
-    for rank in cycle.ranks:
+    for rank in sorted({rank for rank, _ in _shortest_circle(cycle.nodes[0], successors) if rank != _POINT}):
         left = _within(successors, {node for node in part if node[0] != rank})
         if all(len(component) == 1 for component in _components(left)):
             shared.append(rank)
     return tuple(shared)
+
+
+def _shortest_circle(start: WaitNode, successors: Mapping[WaitNode, tuple[WaitNode, ...]]) -> list[WaitNode]:
+    """Through a node of a cycle: what is in every circle is in this one."""
+    came_from: dict[WaitNode, WaitNode] = {}
+    front = [start]
+    while front and start not in came_from:
+        after = []
+        for node in front:
+            for target in successors[node]:
+                if target not in came_from:
+                    came_from[target] = node
+                    after.append(target)
+        front = after
+    circle = [start]
+    while (node := came_from[circle[-1]]) != start:
+        circle.append(node)
+    return circle
 
 
 def _within(

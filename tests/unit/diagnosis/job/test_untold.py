@@ -16,7 +16,7 @@ from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operatio
 from stallwatch.model.summary import ANY, RankSummary, Stream
 from stallwatch.model.summary import Call as SummaryCall
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, loop, recorder, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, from_any, loop, recorder, transfer, world
 from tests.simulator.semantics import SEMANTICS, is_no_worse, rewritten
 
 BUNDLES = sorted((Path(__file__).parents[3] / "bundles").iterdir())
@@ -148,26 +148,6 @@ def test_an_end_that_is_not_told_may_be_anybody(name: str, ends: tuple[int, int]
     assert transfer_ends(name) == ends
 
 
-def _from_any(told: Evidence) -> Evidence:
-    """Receives that take from whoever sends."""
-    ranks = []
-    for rank in told.ranks:
-        looks = tuple(
-            msgspec.structs.replace(
-                look,
-                operations=tuple(
-                    msgspec.structs.replace(entry, name=f"{entry.name.partition('<-')[0]}<-?")
-                    if "<-" in entry.name
-                    else entry
-                    for entry in look.operations
-                ),
-            )
-            for look in rank.recorders
-        )
-        ranks.append(msgspec.structs.replace(rank, recorders=looks))
-    return msgspec.structs.replace(told, ranks=tuple(ranks))
-
-
 def test_a_receive_from_anybody_waits_for_who_does_not_wait_itself() -> None:
     """Rank 0 serves; 1 and 2 wait for its answer, 3 has never asked."""
     server = Rank(0, (Call(W4), transfer(W4, ("recv", 3))), 1, frames=SYNCHRONISES)
@@ -175,13 +155,13 @@ def test_a_receive_from_anybody_waits_for_who_does_not_wait_itself() -> None:
     told = evidence(server, *clients, Rank(3, (Call(W4),), frames=SLEEPS))
     clients_named = evidence(server, *clients, Rank(3, (Call(W4),), frames=SLEEPS))
     assert _first(clients_named).culprits == (3,)
-    verdict = _first(_from_any(told))
+    verdict = _first(from_any(told))
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "possible")
 
 
 def test_where_all_receive_from_anybody_nobody_is_named() -> None:
     ranks = [Rank(r, (Call(W4), transfer(W4, ("recv", (r + 1) % 4))), 1, frames=SYNCHRONISES) for r in range(4)]
-    verdict = _first(_from_any(evidence(*ranks)))
+    verdict = _first(from_any(evidence(*ranks)))
     assert (verdict.cause, verdict.culprits) == ("undecided", ())
 
 

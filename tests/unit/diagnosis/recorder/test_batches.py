@@ -10,7 +10,19 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, Evidence, Operation, Recorder
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, operations, recorder, transfer, world
+from tests.builders.job import (
+    SLEEPS,
+    Call,
+    Group,
+    Rank,
+    evidence,
+    from_any,
+    loop,
+    operations,
+    recorder,
+    transfer,
+    world,
+)
 
 W4 = world(4)
 SYNCHRONISES = (
@@ -170,8 +182,10 @@ def test_of_a_ring_who_differs_from_the_others_is_named(what: str) -> None:
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (2,)), verdict.summary
 
 
-def test_a_size_of_its_own_is_told_with_both_sizes() -> None:
-    verdict = _first(RINGS["it sends and receives another size"]())
+@pytest.mark.parametrize("told", [lambda e: e, from_any], ids=["from whom is told", "from anybody"])
+def test_a_size_of_its_own_is_told_with_both_sizes(told: Callable[[Evidence], Evidence]) -> None:
+    verdict = _first(told(RINGS["it sends and receives another size"]()))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (2,), "likely")
     assert verdict.mismatch is not None
     assert (verdict.mismatch.found, verdict.mismatch.expected) == ("200 elements", "100 elements")
 

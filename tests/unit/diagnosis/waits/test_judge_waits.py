@@ -292,6 +292,21 @@ def test_who_started_a_cycle_over_groups_is_only_possible_where_nothing_tells() 
     assert judge(evidence(*ranks)).verdicts[0].confidence == "possible"
 
 
+def test_of_a_cycle_in_a_first_step_the_rank_is_possible_without_which_there_would_be_none() -> None:
+    other = Group("1", "second", (0, 1, 2, 3), 1)
+    ranks = [Rank(r, (Call(W4), Call(other))[:: -1 if r == 2 else 1], 0) for r in range(4)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.culprits, verdict.confidence) == ((2,), "possible")
+
+
+def test_of_a_cycle_that_several_but_not_all_may_have_begun_nobody_is_named() -> None:
+    """Ranks 0 and 1 lie in all of its ways, 2 and 3 in one each."""
+    ends = {0: (("recv", 1),), 1: (("recv", 2), ("recv", 3)), 2: (("recv", 0),), 3: (("recv", 0),)}
+    ranks = [Rank(r, (transfer(W4, *ends[r], batched=True),), 0) for r in range(4)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (), "possible")
+
+
 def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_round_again() -> None:
     """Only one step is past: rank 0 calls the end of a step twice, rank 1 begins the next one."""
     rows = [Group("1", "cp0", (0, 1), 1), Group("2", "cp1", (2, 3), 1)]

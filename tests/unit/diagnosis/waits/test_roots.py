@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, Wait
-from stallwatch.diagnosis.waits.roots import find_roots, goes_on
+from stallwatch.diagnosis.waits.roots import find_roots, goes_on, in_every_circle
 from stallwatch.model.summary import Pending
 
 
@@ -54,6 +54,20 @@ def test_a_supposed_wait_counts_only_where_nothing_surer_is_known() -> None:
 
 def test_a_point_that_lacks_nobody_is_closed() -> None:
     assert find_roots(_graph({0: []})).closed == (Point(0, 1),)
+
+
+def _shared(edges: dict[int, list[Blocker]]) -> list[tuple[int, ...]]:
+    graph = _graph(edges)
+    return [in_every_circle(graph, cycle) for cycle in find_roots(graph).cycles]
+
+
+def test_who_is_in_every_cycle_of_a_deadlock_is_found_however_many_wait_in_it() -> None:
+    star = {0: _on(*range(1, 9)), **{rank: _on(0) for rank in range(1, 9)}}
+    assert _shared(star) == [(0,)]
+    ring = {rank: _on((rank + 1) % 5) for rank in range(5)}
+    assert _shared(ring) == [(0, 1, 2, 3, 4)]
+    two_against_two = {0: _on(2, 3), 1: _on(2, 3), 2: _on(0, 1), 3: _on(0, 1)}
+    assert _shared(two_against_two) == [()]
 
 
 def test_a_deadlock_beside_somebody_absent_is_an_end_of_its_own() -> None:
