@@ -89,14 +89,16 @@ def untold_backends(
 ) -> frozenset[str]:
     """Given all ranks' summaries and each group's members, return the back ends whose recorders tell of no end.
 
-    One rank may have nothing unfinished while another's entries show that the recorder does tell.
+    One rank may have nothing unfinished while another's entries show that the recorder does tell; and one that called
+    little does not contradict those by which nothing is ever told.
     """
     seen: dict[str, set[str]] = {}
     for summary in summaries.values():
         for backend, completion in zip(summary.backends, summary.completion, strict=False):
             if any(stream.backend == backend for stream in summary.streams):
                 seen.setdefault(backend, set()).add(completion)
-    silent = {backend for backend, found in seen.items() if len(found) == 1 and found <= UNTOLD}
+    told = {backend: found - {"none_yet"} for backend, found in seen.items()}
+    silent = {backend for backend, found in told.items() if len(found) == 1 and found <= UNTOLD}
     unsure = {backend for backend, found in seen.items() if "states" not in found} - silent
     for members in groups:
         streams = [member.stream for member in members.values()]

@@ -16,11 +16,13 @@ from stallwatch.model.evidence import GroupStatus, Operation, Recorder
 # has ended, and one rank's dump alone may not show which of these it is.
 
 
-Completion = Literal["states", "retired", "all_retired", "none_retired"]
+Completion = Literal["states", "retired", "all_retired", "none_retired", "none_yet"]
 """states: entries are seen to complete. retired: some are retired and some are not. all_retired: everything has ended,
-or entries are retired at issue. none_retired: nothing has ended yet, or nothing is ever told."""
+or entries are retired at issue. none_retired: nothing is ever told. none_yet: nothing has ended, and too little was
+called to say that something must have: as the other ranks' recorders do."""
 
 UNTOLD: frozenset[str] = frozenset({"all_retired", "none_retired"})
+PERHAPS_UNTOLD = UNTOLD | {"none_yet"}
 # A call that was made so often from one line was made in a loop: its first rounds have ended.
 _ROUNDS = 3
 
@@ -34,8 +36,8 @@ def completion_of(looks: Iterable[Recorder]) -> Completion:
     if retired == {True}:
         return "all_retired"
     ended = any(status.completed > 0 for look in looks for status in look.status)
-    if retired == {False} and not ended and _goes_round(operations):
-        return "none_retired"
+    if retired == {False} and not ended:
+        return "none_retired" if _goes_round(operations) else "none_yet"
     return "retired"
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import (
     OPEN,
-    UNTOLD,
+    PERHAPS_UNTOLD,
     Completion,
     EarlierLooks,
     HostThreads,
@@ -177,7 +177,7 @@ class _Reduction:
                 if len(unfinished) <= _PENDING_KEPT:
                     waits = _pending(stream, node, call, lane, tuple(transfers), before)
                     self.pending.append(replace(waits, begun=node.first.state == "started" if starts else None))
-            if completion in UNTOLD:
+            if completion in PERHAPS_UNTOLD:
                 issued = _pending(stream, node, call, lane, tuple(transfers), before)
                 newest.append(
                     replace(issued, seen_before=before and (node.pg_id, node.key) in before.all, was_first=None)

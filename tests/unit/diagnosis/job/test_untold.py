@@ -16,7 +16,7 @@ from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operatio
 from stallwatch.model.summary import ANY, RankSummary, Stream
 from stallwatch.model.summary import Call as SummaryCall
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, from_any, loop, recorder, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, from_any, loop, recorder, transfer, world
 from tests.simulator.semantics import SEMANTICS, is_no_worse, rewritten
 
 BUNDLES = sorted((Path(__file__).parents[3] / "bundles").iterdir())
@@ -192,6 +192,25 @@ def test_a_group_status_that_moved_tells_of_ends() -> None:
     assert completion_of([silent]) == "none_retired"
     told = msgspec.structs.replace(silent, status=(GroupStatus(0, 12, -1, 11),))
     assert completion_of([told]) == "retired"
+
+
+def test_a_rank_that_has_called_little_does_not_show_that_a_recorder_tells() -> None:
+    """It left the loop after two steps, for the barrier at the end; of the others each has begun its third."""
+    rows = [Group(f"r{row}", f"tp{row}", (2 * row, 2 * row + 1), 1) for row in range(2)]
+    columns = [Group(f"c{column}", f"dp{column}", (column, column + 2), 2) for column in range(2)]
+
+    def calls(rank: int) -> tuple[Call, ...]:
+        return Call(rows[rank // 2], line=10), Call(columns[rank % 2], line=11), Call(W4, line=12)
+
+    ranks = [
+        Rank(rank, (*calls(rank) * 2, *calls(rank)[:rows_entered]), 6 + entered_alone, frames=SYNCHRONISES, looks=1)
+        for rank, rows_entered, entered_alone in ((0, 1, 0), (2, 2, 1), (3, 2, 1))
+    ]
+    left = Rank(1, (*calls(1) * 2, Call(W4, "barrier", line=200)), 6, frames=SYNCHRONISES, looks=1)
+    told = evidence(*ranks, left, looks=1)
+    never = rewritten(told, "never")
+    assert {r.rank: completion_of(r.recorders) for r in never.ranks if r.rank < 2} == {0: "none_retired", 1: "none_yet"}
+    assert is_no_worse(_first(told), _first(never), "never"), _first(never).summary
 
 
 @pytest.mark.parametrize(("moves", "silent"), [((), True), ((1,), False)])
