@@ -105,6 +105,11 @@ def watchdog(analysis: Analysis) -> Saying:
     facts = (waits, *(Fact(f"they called it at {place}", "torch's stack of the failed collective") for _ in place[:1]))
     if blame.kind == "unknown":
         return Rejected("comm_stuck", f"{waits.fact}: nothing tells whether all members were there")
+    if blame.kind == "cleared":
+        lost = (
+            f"{named(blame.ranks)} printed nothing: any of them may have died, and the others been cleared away with it"
+        )
+        return Rejected("not_entered", f"{waits.fact}; {lost}")
     if blame.kind == "stuck":
         return Claim(
             "comm_stuck", (), "possible", facts, operation=operation, seq=blame.seq, told_waiting=blame.waiting

@@ -23,9 +23,10 @@ _NOT_NUMBERED_ALIKE = ("SEND", "RECV", "COALESCED", "UNKNOWN", "")
 
 class Blame(NamedTuple):
     """`kind`: "absent" enqueued less than others wait in; "silent" printed nothing though all others did; "mismatch"
-    called something else; "stuck": all members wait alike."""
+    called something else; "cleared": silent as well, and perhaps all of a node, whose agent takes the others away with
+    the one that dies; "stuck": all members wait alike."""
 
-    kind: Literal["absent", "silent", "mismatch", "stuck", "unknown"]
+    kind: Literal["absent", "silent", "cleared", "mismatch", "stuck", "unknown"]
     ranks: tuple[int, ...]
     group: GroupReading
     waiting: tuple[int, ...]
@@ -133,10 +134,11 @@ def _partition(
         (what, tuple(ranks)) for what, ranks in sorted(of_call.items(), key=lambda item: (-len(item[1]), item[1]))
     )
     others = len(said) - len(parts[0][1])
-    # A majority is a hint; none names anybody. Where nothing names the group, the few may stand in another one, and
-    # under another number they do as likely as not: each group counts by itself.
+    # A majority is a hint; none names anybody. Where nothing names the group, the few may stand in another one, as they
+    # do where anybody stands under another number: each group counts by itself.
     share = 3 if group.key != ("", "") else 6
-    few = len(said) > 2 and share * others <= len(said) and (same_number or group.key != ("", ""))
+    one_group = group.key != ("", "") or all(waiter.seq == seq for waiter in group.waiters.values())
+    few = len(said) > 2 and share * others <= len(said) and one_group
     culprits = tuple(sorted(rank for _, ranks in parts[1:] for rank in ranks)) if few else ()
     operation = next(w.operation for w in waiters if w.rank in parts[0][1])
     waiting = tuple(sorted(rank for rank in said if rank not in culprits))
@@ -168,8 +170,17 @@ def _silent(
         return None
     if not with_log.issuperset(silent) and not (group.goes_on and _shares_a_log(silent, groups)):
         return None
-    operation = at[0].operation
-    return Blame("silent", tuple(silent), group, tuple(sorted(group.waiters)), waited, operation, sure)
+    kind: Final = "cleared" if _may_be_nodes(silent, len(world or members)) else "silent"
+    return Blame(kind, tuple(silent), group, tuple(sorted(group.waiters)), waited, at[0].operation, sure)
+
+
+def _may_be_nodes(ranks: Sequence[int], world: int) -> bool:
+    """Whether ranks, ascending, make up one node or several: torchrun and srun count on from node to node."""
+    sizes = (size for size in range(2, len(ranks) + 1) if world % size == len(ranks) % size == 0 and size < world)
+    return any(
+        all(ranks[at] % size == 0 and ranks[at + size - 1] == ranks[at] + size - 1 for at in range(0, len(ranks), size))
+        for size in sizes
+    )
 
 
 def _members(group: GroupReading, world: Sequence[int]) -> tuple[tuple[int, ...], bool]:

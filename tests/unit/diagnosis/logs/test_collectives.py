@@ -211,3 +211,24 @@ def test_where_nothing_names_the_group_another_number_accuses_nobody() -> None:
     """torch 2.0 names no group, and each counts by itself: the one far ahead waits in a group of its own."""
     others = "".join(timed_out("2.0", rank, 3) for rank in (1, 3, 4, 5, 6, 7))
     assert told(others + timed_out("2.0", 0, 21, "_REDUCE_SCATTER_BASE")) == ("collective_mismatch", ())
+
+
+def test_where_nothing_names_the_group_and_anybody_waits_elsewhere_one_of_another_call_is_not_to_blame() -> None:
+    """Rank 0 of several groups of torch 2.0; the wait under number 85 tells that there are several."""
+    others = "".join(timed_out("2.0", rank, 10, "ALLGATHER") for rank in (4, 5, 9, 12, 13, 27))
+    odd = timed_out("2.0", 0, 10, "_REDUCE_SCATTER_BASE")
+    assert told(others + odd) == ("collective_mismatch", (0,))
+    assert told(others + odd + timed_out("2.0", 1, 85, "_ALLGATHER_BASE")) == ("collective_mismatch", ())
+
+
+@pytest.mark.parametrize(
+    ("silent", "named"), [((2,), True), ((1, 4), True), ((4, 5, 6), True), ((4, 5), False), ((4, 5, 6, 7), False)]
+)
+def test_all_of_what_may_be_a_node_are_cleared_away_with_the_one_that_died(
+    silent: tuple[int, ...], named: bool
+) -> None:
+    waiting = [rank for rank in range(12) if rank not in silent]
+    log = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=120) for rank in waiting)
+    found = verdict(log + AGENT["2.4"].format(code=-6, rank=0, pid=5001))
+    assert (found.cause, found.culprits) == (("not_entered", silent) if named else ("undecided", ()))
+    assert named or any("printed nothing" in rejected.why for rejected in found.rejected)
