@@ -204,7 +204,7 @@ def _order(call: Call) -> tuple[str, str, int]:
 
 
 def _steps(case: Case, rank: int, rings: frozenset[int], whole: bool) -> list[_Step]:
-    """The rank's calls with their places. `whole`: no ring has lost its beginning, from which transfers are counted; else
+    """The rank's calls with their places. `whole`: no ring has lost its beginning, and transfers count from there; else
     they are since the last collective, whose number all members share."""
     calls = calls_of(case, rank)
     summary = case.summaries.get(rank)

@@ -243,10 +243,10 @@ def _of_any_source(analysis: Analysis, waiting: _Ends) -> dict[tuple[int, int, i
             senders.setdefault((group, destination), set()).add(source)
     found: dict[tuple[int, int, int], list[int]] = {}
     for wait in analysis.graph.waits:
-        only = senders.get((wait.point.group, wait.rank), set())
+        senders_here = senders.get((wait.point.group, wait.rank), set())
         for (source, _), outgoing, elements in _transfers(analysis, wait.rank, wait.pending):
-            if source == ANY and not outgoing and len(only) == 1:
-                found.setdefault((wait.point.group, *only, wait.rank), []).append(elements)
+            if source == ANY and not outgoing and len(senders_here) == 1:
+                found.setdefault((wait.point.group, min(senders_here), wait.rank), []).append(elements)
     return found
 
 
