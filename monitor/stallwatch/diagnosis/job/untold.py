@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.job.groups import GroupStream
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.recorder.operations import OPEN, UNTOLD
+from stallwatch.diagnosis.recorder.operations import OPEN
 from stallwatch.model.summary import ANY, Call, Pending, RankSummary, Transfer
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def take_back(case: Case) -> None:
                 continue
             if seq not in batches:
                 batches[seq] = _whole_batch(members, seq)
-            if not _is_begun(call, batches[seq]):
+            if not _is_begun(call, batches[seq]) or not _is_newest(member, call):
                 continue
             members[rank] = replace(member, stream=replace(member.stream, calls=member.stream.calls[:-2]))
             stream = next(i for (r, i), group in case.group_of.items() if (r, group) == (rank, index))
@@ -64,6 +64,13 @@ def _is_begun(call: Call, batch: tuple[str, ...]) -> bool:
     if call.members:
         return OPEN in call.operation and call.members == batch[: len(call.members)]
     return bool(batch) and len(batch) > 1 and batch[0].startswith(f"{call.operation} of ")
+
+
+def _is_newest(member: GroupStream, call: Call) -> bool:
+    """Whether a rank has called nothing since in the thread of a group: a host that is inside a call does not."""
+    program, lane = member.summary.program, member.stream.lane
+    made = array("H", program[lane]) if lane < len(program) else array("H")
+    return not made or made[-1] == member.summary.calls.index(call)
 
 
 def _without(summary: RankSummary, stream: int, seq: int, call: Call) -> RankSummary:
@@ -97,8 +104,8 @@ def untold_backends(
         for backend, completion in zip(summary.backends, summary.completion, strict=False):
             if any(stream.backend == backend for stream in summary.streams):
                 seen.setdefault(backend, set()).add(completion)
-    told = {backend: found - {"none_yet"} for backend, found in seen.items()}
-    silent = {backend for backend, found in told.items() if len(found) == 1 and found <= UNTOLD}
+    no_end_told = ({"all_retired"}, {"none_retired"}, {"none_retired", "none_yet"})
+    silent = {backend for backend, found in seen.items() if found in no_end_told}
     unsure = {backend for backend, found in seen.items() if "states" not in found} - silent
     for members in groups:
         streams = [member.stream for member in members.values()]

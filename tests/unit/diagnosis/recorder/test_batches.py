@@ -103,6 +103,17 @@ def test_a_batch_that_has_begun_is_no_other_call_where_the_others_have_gone_on_t
         assert not set(verdict.culprits) - {2}
 
 
+def test_who_has_gone_on_from_one_call_in_place_of_a_batch_is_not_inside_it() -> None:
+    """It left the batch out, and what it called next is of the batch's operation: its host has called more since, in
+    another group."""
+    beside = {"pg_id": 1, "group_name": "1", "group_description": "beside", "collective_seq_id": 1, "op_id": 1}
+    *begun, last = _and_one_more(_gathering(SIZES, 1, closes=False))
+    usual = [_gather(rank, _gathering(SIZES)) for rank in (0, 1, 3)]
+    away = _gather(2, (*begun, msgspec.structs.replace(last, **beside)), frames=SLEEPS)
+    verdict = _first(evidence(*usual, away, world_size=4))
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (2,)), verdict.summary
+
+
 def _and_one_more(entries: tuple[Operation, ...]) -> tuple[Operation, ...]:
     last = entries[-1]
     number = last.collective_seq_id + 1
