@@ -13,6 +13,7 @@ from stallwatch.model.evidence import (
     Attempt,
     CodeFrame,
     Evidence,
+    Operation,
     ProcessLook,
     RankEvidence,
     Recorder,
@@ -118,11 +119,18 @@ def gather(rng: random.Random, case: Case, engine: Engine, style: Style | None =
 
 
 def _stands(recorders: Sequence[Recorder]) -> bool:
-    firsts = [
-        next(((o.pg_id, o.record_id) for o in recorder.operations if not (o.retired or o.state == "completed")), None)
-        for recorder in recorders
-    ]
+    """Whether the first call that has not ended is the same in both dumps."""
+    firsts = [_first_open(recorder.operations) for recorder in recorders]
     return len(firsts) == 2 and firsts[0] is not None and firsts[0] == firsts[1]
+
+
+def _first_open(operations: Sequence[Operation]) -> tuple[int, int] | None:
+    """Members of a batch never end by themselves: their closing entry, of the same number, says when it did."""
+    ended: dict[tuple[int, int], bool] = {}
+    for operation in operations:
+        call = operation.pg_id, operation.op_id
+        ended[call] = ended.get(call, False) or operation.retired or operation.state == "completed"
+    return next((call for call, over in ended.items() if not over), None)
 
 
 def _held(issued: Sequence[tuple[list[Issued], int]], backend: str) -> tuple[int, bool]:
