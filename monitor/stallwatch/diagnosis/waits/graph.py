@@ -98,7 +98,7 @@ def build(case: Case, pace: Pace) -> Graph:
             )
             waits.append(Wait(rank, pending.lane, point, pending, stuck))
     frontiers = {(wait.rank, wait.lane): wait for wait in waits}
-    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or case.activity(wait.rank).call.is_collective}
+    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or _names_collective(case, wait.rank)}
     unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
     blockers: dict[Point, tuple[Blocker, ...]] = {}
     unknown: dict[Point, tuple[int, ...]] = {}
@@ -112,6 +112,13 @@ def build(case: Case, pace: Pace) -> Graph:
         blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
     perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
     return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, _peers(case, unrecorded), tuple(sorted(moving)))
+
+
+def _names_collective(case: Case, rank: int) -> bool:
+    """Whether its training thread stands in a collective by name: a `Work.wait`, which has none, may be of a transfer
+    that no recorder shows, whatever another of its threads waits in."""
+    call = case.activity(rank).call
+    return call.is_collective and call.collective is not None
 
 
 def _is_inside_call(case: Case, rank: int, lane: int) -> bool:

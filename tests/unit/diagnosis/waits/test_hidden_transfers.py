@@ -1,10 +1,11 @@
 """Ranks that may wait in a message that their back end does not record: nobody is accused of it for certain."""
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import CodeFrame
-from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, evidence, loop, world
+from stallwatch.model.evidence import CodeFrame, SourceLine
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -68,3 +69,17 @@ def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), "it waits for a message, and who owes it one?"
     assert verdict.next_steps[0].startswith("Look at rank ") and "has left one out" in verdict.next_steps[0]
     assert not any("not read" in step for step in verdict.next_steps)
+
+
+def test_a_wait_for_a_message_is_not_that_of_another_thread_of_the_rank() -> None:
+    """Metrics threads of all but rank 3 wait for it; rank 2 stands in a message of rank 3, and has not come either."""
+    metrics = Call(Group("9", "metrics", (0, 1, 2, 3), 9), thread="2")
+    steps = tuple(call for step in STEPS for call in (step, metrics))
+    waits = [Rank(rank, (*steps, STEPS[0], metrics), len(steps), backend="gloo") for rank in (0, 1)]
+    stands = Rank(2, (*steps, metrics), len(steps), backend="gloo", frames=NATIVE, wchan="futex_do_wait")
+    absent = Rank(3, backend="gloo", frames=SLEEPS, dumped=False)
+    told = evidence(*waits, stands, absent)
+    line = (SourceLine(NATIVE[0].filename, NATIVE[0].line, "req.wait()"),)
+    told = replace(told, ranks=tuple(replace(r, sources=line) if r.rank == 2 else r for r in told.ranks))
+    verdict = judge(told).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,)), verdict.summary
