@@ -41,8 +41,8 @@ def is_decidable(case: Case, engine: Engine, seen: Seen, style: Style | None = N
     if engine.program.backend == "gloo" and truth.cause == "p2p_unmatched":
         return world <= seen.stacks and truth.step > 0 and len(stand - culprits) <= 1
     if engine.program.backend == "gloo" and truth.cause == "data_exhausted" and world - culprits <= stand:
-        # The end of a loop, or its last message lost on the way there. Of a first step no line was called twice, and one
-        # line called twice before a barrier is a set-up as likely as a loop: neither shows that there is one.
+        # The end of a loop, or its last message lost on the way there. In a first step no line was called twice, and
+        # one line called twice before a barrier is a set-up as likely as a loop: neither shows that there is one.
         looped = truth.step > 1 and all(engine.ranks[rank].issued_collectives > 3 for rank in culprits)
         return world <= seen.dumps and looped
     if engine.program.backend == "gloo" and truth.needs_history and culprits <= stand and len(stand) > 1:
