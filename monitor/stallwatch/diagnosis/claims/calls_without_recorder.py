@@ -20,7 +20,8 @@ from stallwatch.diagnosis.logs.blame import (
     who_is_behind,
 )
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
-from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.formats.log_mismatch import Refusal, refusal_of
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
@@ -34,7 +35,7 @@ def mismatch(analysis: Analysis) -> Saying:
     told = analysis.case.logs.of_kind("collective_mismatch", "size_mismatch")
     told = [one for one in told if not one.consequence or one.kind == "size_mismatch"]
     if any(one.kind == "collective_mismatch" for one in told):
-        return _of_detail([one for one in told if one.kind == "collective_mismatch"])
+        return _of_detail(analysis, [one for one in told if one.kind == "collective_mismatch"])
     if not told or analysis.logged_mismatch is not None:
         return None  # where watchdogs tell what each rank called, `watchdog` says more
     one = min(told, key=lambda one: not _aborted(analysis, one.rank))
@@ -65,7 +66,7 @@ def mismatch(analysis: Analysis) -> Saying:
     )
 
 
-def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
+def _of_detail(analysis: Analysis, told: Sequence[LoggedFailure]) -> Claim:
     """Both sides as torch printed them; who is right, only a majority of more than two tells."""
     sides = detail_sides(told)
     culprits, differs = few_that_differ(sides), what_differs(sides)
@@ -89,7 +90,7 @@ def _of_detail(told: Sequence[LoggedFailure]) -> Claim:
         if culprits or len(seqs) == 1
         else None,
         parts=() if culprits else called_by_sides(sides),
-        by_line=words_for(one) if differs is None else mismatch_words(differs),
+        by_line=words_in(one, analysis.case.logs.events) if differs is None else mismatch_words(differs),
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, waiting_facts
 from stallwatch.diagnosis.logs.blame import find_blame
-from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.evidence import NodeEvidence
@@ -144,7 +145,11 @@ def _claim(
 def _by_line(analysis: Analysis, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]]) -> Words | None:
     """What the line that NVML's caller wrote says to do, where no kernel and no driver told more."""
     told = [one for one in analysis.case.logs.of_kind("gpu_unreachable") if not one.consequence]
-    return words_for(told[0]) if told and cause == "gpu_fault" and len(told) == len(faults) else None
+    return (
+        words_in(told[0], analysis.case.logs.events)
+        if told and cause == "gpu_fault" and len(told) == len(faults)
+        else None
+    )
 
 
 def _told_by_driver(

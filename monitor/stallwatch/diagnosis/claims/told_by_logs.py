@@ -10,7 +10,8 @@ from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.blame import operation_name
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
 from stallwatch.diagnosis.logs.log_reading import LogReading
-from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import LogEvent
@@ -72,7 +73,7 @@ def over(analysis: Analysis) -> Saying:
         first = ended_by_others[0]  # and whoever else ended was ended by that
     if first is not None and first.kind in ("cancelled", "interrupted"):
         fact = Fact(f"{headline(first)}", first.place)
-        return Claim("job_ended", (), "likely", (fact,), by_line=words_for(first))
+        return Claim("job_ended", (), "likely", (fact,), by_line=words_in(first, logs.events))
     return None
 
 
@@ -159,10 +160,12 @@ def undecided(analysis: Analysis) -> Claim | None:
         return None
     silent = () if logs.groups else ("the logs of all ranks, from their start to their end",)
     dumps = (
-        ("flight recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000 before the next run)",) if logs.groups else ()
+        (f"flight recorder dumps of all ranks ({recorder_settings(logs.events)} before the next run)",)
+        if logs.groups
+        else ()
     )
     waiting = tuple(sorted({rank for group in logs.groups for rank in group.waiters}))
-    words = words_for(told[0]) if told else None
+    words = words_in(told[0], logs.events) if told else None
     if _too_many(logs):
         words = Words("", _STALE_STORE_STEP, "start")
     return Claim(
@@ -194,7 +197,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
     assert first is not None
     culprits = tuple(sorted({rank for one in told for rank in _ranks(one)}))
     confidence: Confidence = "likely" if culprits else "possible"
-    words = words_for(first)
+    words = words_in(first, analysis.case.logs.events)
     facts = [Fact(headline(one), one.source) for one in told[:_MOST_FACTS]]
     ends = {one.rank: one for one in analysis.case.logs.told if one.kind in _ENDS and one.rank in culprits}
     facts += [Fact(headline(one), one.source) for one in ends.values() if one not in told][:2]

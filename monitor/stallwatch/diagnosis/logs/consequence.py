@@ -129,7 +129,7 @@ _REPORT_OF_MEMORY: Final = re.compile(r"nvml_success.*cachingallocator")
 _NCCL: Final = (
     "nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
     # Ascend's; their reason stands in the lines after them
-    "ops function error: hccl", "npusynchronizedevice", "acl stream synchronize failed",
+    "ops function error: hccl", "hccl function error", "npusynchronizedevice", "acl stream synchronize failed",
 )  # fmt: skip
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = tuple(

@@ -25,6 +25,9 @@ _OLD_LAUNCHER = (
     "ss -ltnp names who holds the port now; take another one on all ranks: python -m torch.distributed.launch "
     "--master_port=<free port>, or that of init_method=tcp://<rank 0>:<port>"
 )
+# What is said more by the launcher that was seen: remedies_by_origin.
+OWN_LOG = "look at this rank's own log before this line"
+RAISED = "mend the line that raised"
 _WORDS: dict[str, Words] = {
     "address_in_use": Words(
         "Another process held the rendezvous' port, so rank 0's store did not begin and everybody else could not "
@@ -68,17 +71,13 @@ _WORDS: dict[str, Words] = {
     ),
     "exception": Words(
         "This rank raised and left; the others waited for it.",
-        "mend the line that raised; decorate main with torch.distributed.elastic.multiprocessing.errors.record so "
-        "that torchrun "
-        "shows it",
+        RAISED,
     ),
     "launcher_failure": Words(
         "This process ended first, and the others lost their peer.",
-        "look at this rank's own log before this line; decorate main with @record so that torchrun shows its traceback",
+        OWN_LOG,
     ),
-    "process_failed": Words(
-        "This process ended first, and the launcher stopped the others.", "look at this rank's own log before this line"
-    ),
+    "process_failed": Words("This process ended first, and the launcher stopped the others.", OWN_LOG),
     "nccl_completion_error": Words(
         "A packet was retried until the adapter gave up: cable, switch, or a peer that was gone.",
         "ibstat and perfquery on both ends, dmesg for the adapter; if the peer had died before, it is a consequence",

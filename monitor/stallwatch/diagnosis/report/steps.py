@@ -81,7 +81,7 @@ def _first(report: HasVerdicts) -> Verdict | None:
 
 _GIVE_ALL = (
     "Give `stallwatch analyze` the logs of all ranks and of the launcher together; `torchrun --log-dir DIR --redirects "
-    "3` keeps one a rank."
+    "3`, `srun --output=%j-%t.log` or `mpirun --output-filename DIR` keeps one a rank."
 )
 
 

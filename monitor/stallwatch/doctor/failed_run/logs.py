@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
 from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure
-from stallwatch.diagnosis.logs.remedies import headline, words_for
+from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.remedies_by_origin import launcher_of, log_per_rank, words_in
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
@@ -52,8 +53,8 @@ class FailedRun:
             seen=f"No line of these logs tells a failure that we know. {what}: {shown}" if shown
             else "No line of these logs tells anything.",
             why="That is no proof that nothing failed: the rank that failed may have written elsewhere.",
-            remedy="read these lines; give the logs of all ranks and of the launcher (torchrun --log-dir DIR "
-            "--redirects 3 keeps one per rank), and flight recorder dumps to `stallwatch analyze`",
+            remedy="read these lines; give the logs of all ranks and of the launcher "
+            f"({log_per_rank(logs.events)}), and flight recorder dumps to `stallwatch analyze`",
         )  # fmt: skip
 
     def _first(self, logs: LogReading) -> FindingRecord:
@@ -64,9 +65,9 @@ class FailedRun:
                 self, "warning", first.place,
                 seen=f"Only consequences stand in these logs; the earliest is: {headline(first)}",
                 why="The rank that failed first wrote elsewhere, or nowhere.",
-                remedy="give the logs of all ranks (torchrun --log-dir DIR --redirects 3 keeps one per rank)",
+                remedy=f"give the logs of all ranks ({log_per_rank(logs.events)})",
             )  # fmt: skip
-        words = words_for(first)
+        words = words_in(first, logs.events)
         if logs.only_warned:
             return finding(
                 self, "warning", first.place,
@@ -131,13 +132,13 @@ class FailedRun:
         told = logs.told
         disabled = next((one for one in told if one.kind == "recorder_disabled"), None)
         if disabled is not None:
-            words = words_for(disabled)
+            words = words_in(disabled, logs.events)
             yield finding(
                 self, "warning", disabled.place,
                 seen="The flight recorder was off in this run.", why=words.why, remedy=words.remedy,
             )  # fmt: skip
         failures = [one for one in told if one.kind == "launcher_failure"]
-        if failures and not any(one.event.exception for one in told):
+        if failures and launcher_of(logs.events) == "torchrun" and not any(one.event.exception for one in told):
             yield finding(
                 self, "info", failures[0].place,
                 seen="torchrun shows no traceback of the failed rank.",
