@@ -48,6 +48,14 @@ def _never(entry: Operation, done: bool) -> Operation:
     )
 
 
+def _unthreaded(entry: Operation, done: bool) -> Operation:
+    return msgspec.structs.replace(entry, thread_id=None, thread_name=None)
+
+
+def _hooked(entry: Operation, done: bool) -> Operation:
+    return msgspec.structs.replace(_retired(entry, done), backend=f"{entry.backend}2")
+
+
 def _ended_at_issue(status: GroupStatus) -> GroupStatus:
     return msgspec.structs.replace(status, completed=status.enqueued)
 
@@ -60,11 +68,13 @@ SEMANTICS: dict[
     str, tuple[Callable[[Operation, bool], Operation], Callable[[GroupStatus], GroupStatus] | None, str]
 ] = {
     "states": (_states, None, ""),
+    "unthreaded": (_unthreaded, None, ""),  # torch 2.5 to 2.7: entries name no thread
     "retired": (_retired, None, ""),
+    "hooked": (_hooked, None, "2"),  # as retired, by a back end of another name
     "issued": (_issued, _ended_at_issue, "2"),
     "never": (_never, _ended_never, "2"),
 }
-TELLING = frozenset({"states", "retired"})
+TELLING = frozenset({"states", "unthreaded", "retired", "hooked"})
 
 
 def rewrite(recorder: Recorder, semantics: str) -> Recorder:
