@@ -300,9 +300,9 @@ def test_of_a_cycle_in_a_first_step_the_rank_is_possible_without_which_there_wou
 
 
 def test_of_a_cycle_that_several_but_not_all_may_have_begun_nobody_is_named() -> None:
-    """Ranks 0 and 1 lie in all of its ways, 2 and 3 in one each."""
-    ends = {0: (("recv", 1),), 1: (("recv", 2), ("recv", 3)), 2: (("recv", 0),), 3: (("recv", 0),)}
-    ranks = [Rank(r, (transfer(W4, *ends[r], batched=True),), 0) for r in range(4)]
+    """Ranks 0 to 2 lie in all of its ways, 3 and 4 in one each."""
+    ends = {0: (1,), 1: (2,), 2: (3, 4), 3: (0,), 4: (0,)}
+    ranks = [Rank(r, (transfer(world(5), *(("recv", of) for of in ends[r]), batched=True),), 0) for r in range(5)]
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (), "possible")
 
