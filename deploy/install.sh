@@ -134,7 +134,7 @@ uninstall() {
   rm -rf "$opt"/stallwatch-[0-9]*-[0-9]*/
   if [ "$1" = --purge ]; then
     rm -rf "/etc/stallwatch" "/var/lib/stallwatch" "/run/stallwatch"
-    say "gone; the users stallwatch and stallwatch-privileged are left: userdel removes them"
+    say "gone; left: the users stallwatch and stallwatch-privileged (userdel), and their group where it has members (groupdel)"
   else
     say "gone; left: /etc/stallwatch (configuration, secrets), /var/lib/stallwatch (incidents), the two users"
   fi

@@ -1,5 +1,6 @@
 """`stallwatch status`: the ranks of this node now, and what stands open."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from stallwatch.cli.terminal import (
     time_and_distance,
 )
 from stallwatch.errors import StallwatchError
-from stallwatch.hook.rank_directory import is_read
+from stallwatch.hook.rank_directory import FALLBACK_DIRECTORY, SERVICE_DIRECTORY, is_read
 from stallwatch.incidents.incident_names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey
@@ -63,13 +64,23 @@ def command(client: Client, as_json: bool, url: bool) -> None:
         echo_json(status_document(ranks, incidents))
     else:
         show(status_view(ranks, incidents))
-        here = config.current_environment().get("STALLWATCH_DIR", "")
-        if here and not is_read(here):
-            click.echo(
-                f"stallwatch: STALLWATCH_DIR is {safe(here)} in this shell, and no daemon reads there: jobs that start "
-                "here are not seen by it. Unset it, or set the same for the daemon.",
-                err=True,
-            )
+        click.echo(_written_elsewhere(any_ranks=bool(ranks.ranks)), err=True, nl=False)
+
+
+def _written_elsewhere(any_ranks: bool) -> str:
+    """A line for a shell whose jobs write where no daemon reads; "" where none is needed."""
+    named = config.current_environment().get("STALLWATCH_DIR", "")
+    if named:
+        where, mend = f"STALLWATCH_DIR is {safe(named)} in this shell", "Unset it, or set the same for the daemon."
+    else:
+        where = SERVICE_DIRECTORY if os.access(SERVICE_DIRECTORY, os.W_OK | os.X_OK) else FALLBACK_DIRECTORY
+        mend = "Export the STALLWATCH_DIR that the daemon has (its daemon.rank_directory)."
+        if any_ranks:
+            return ""  # jobs find their way
+    if is_read(named or where):
+        return ""
+    here = where if named else f"jobs of this shell write to {where}"
+    return f"stallwatch: {here}, and no daemon reads there: none sees jobs that start here. {mend}\n"
 
 
 def status_document(ranks: RankList, incidents: IncidentList) -> dict[str, object]:

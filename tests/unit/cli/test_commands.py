@@ -228,6 +228,19 @@ def test_a_rank_directory_of_this_shell_that_no_daemon_reads_is_said(
     assert "STALLWATCH_DIR" not in capsys.readouterr().err
 
 
+def test_where_jobs_of_this_shell_write_and_no_daemon_reads_is_said_where_none_is_seen(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("STALLWATCH_DIR", raising=False)
+    monkeypatch.setattr(status, "SERVICE_DIRECTORY", str(tmp_path))
+    for ranks, said in (((), True), ((view(0),), False)):
+        with served(node_report(ranks=ranks)) as node:
+            assert run(["status", "--socket", str(node.output.socket_path)]) == 0
+        shown = capsys.readouterr().err
+        assert (f"jobs of this shell write to {tmp_path}, and no daemon reads there" in shown) is said
+        assert ("Export the STALLWATCH_DIR" in shown) is said
+
+
 def test_what_goes_on_in_a_second_line_is_indented_as_its_first() -> None:
     out = io.StringIO()
     event = IncidentEvent(0, "suspected: no rank here moves; the last has stood for long")
