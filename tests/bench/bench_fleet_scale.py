@@ -26,7 +26,7 @@ import redis
 from stallwatch.diagnosis.node_summary import redacted, summarise_node
 from stallwatch.fleet.judge_child import Question
 from stallwatch.fleet.node_word import NodeWord, encode_word
-from stallwatch.fleet.place import Key, MeetingPlace
+from stallwatch.fleet.place import Key, MeetingPlace, Turn
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.seal import seal
 from stallwatch.fleet.verdict import JobVerdict
@@ -132,8 +132,7 @@ def measure(nodes: int, settings: Settings, costs: Costs) -> str:
 def _write(place: MeetingPlace, key: Key, sealed: list[tuple[str, bytes]]) -> None:
     for name, data in sealed:
         place.join(key.job, name)
-        place.put(key, name, data)
-        place.look(key, name, whole=False)
+        place.turn(key, name, Turn(summary=data))
 
 
 def main() -> int:
