@@ -36,6 +36,7 @@ class Talker:
         self._place: MeetingPlace | None = None
         self._secret = b""
         self._settings: Settings | None = None
+        self._tried: Settings | None = None  # with these it could be used; once more is for who has the time
 
     def answer(self, request: PlaceRequest) -> Seen:
         """Ask the meeting place; its errors are answers."""
@@ -43,9 +44,9 @@ class Talker:
             if self._place is None or request.settings != self._settings:
                 self._secret, self._place = secret_of(request.settings), open_place(request.settings)
                 self._settings = request.settings
+            if request.what == "check" or request.settings != self._tried:
                 self._place.check()
-            elif request.what == "check":
-                self._place.check()
+                self._tried = request.settings
             seen = self._done(self._place, request)
         except StallwatchError as error:
             seen = Seen(problem=str(error), advice=error.help)

@@ -5,6 +5,7 @@ the user's ACL must allow (deploy/docs/fleet.md).
 """
 
 import contextlib
+import itertools
 import secrets
 import ssl
 from collections.abc import Iterator
@@ -73,6 +74,12 @@ class RedisPlace:
                     f"{self._shown}: a key that exists could be claimed again",
                     "It must be one server, or one with replicas behind Sentinel, and no proxy that splits writes.",
                 )
+            # Now, not in the first exchange of an incident: a script that the server lacks costs it three answers.
+            known = self._client.script_exists(*(script.sha for script in self._scripts.values()))
+            with self._client.pipeline(transaction=False) as pipe:
+                for script in itertools.compress(self._scripts.values(), (not one for one in known)):
+                    pipe.script_load(script.script)
+                pipe.execute()
 
     def join(self, job: str, node: str, past: int = 0) -> int:
         """The server runs one script, so that all nodes get the same ordinal; the next where the incident is over or
