@@ -1,5 +1,6 @@
 """Phrases that sentences are made of: ranks, places in code, groups, signals."""
 
+import re
 import signal
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, W
 
 _PATH_LIMIT = 48
 _SOURCE_LIMIT = 70
+_BEFORE_COMMENT = re.compile(r"""((?:[^#'"]|'[^']*'|"[^"]*")+) #""")
 
 # What a rank does, where only `where` is known.
 DOING: dict[Where, str] = {
@@ -47,8 +49,15 @@ def format_location(frame: Frame | None) -> str:
     file = frame.file if len(frame.file) <= _PATH_LIMIT else "…/" + "/".join(frame.file.split("/")[-2:])
     function = frame.function.rpartition("<locals>.")[2]
     inside = "" if function in ("<module>", "") else f" in {function}"
-    source = f" (`{shorten(frame.source, _SOURCE_LIMIT)}`)" if frame.source and frame.source.strip() else ""
+    code = _without_comment(" ".join((frame.source or "").split()))
+    source = f" (`{shorten(code, _SOURCE_LIMIT)}`)" if code else ""
     return f"{file}:{frame.line}{inside}{source}"
+
+
+def _without_comment(line: str) -> str:
+    """A sentence has room for the code; what is said beside it stands in the file."""
+    match = _BEFORE_COMMENT.match(line)
+    return match[1] if match else line
 
 
 def frame_of(site: str) -> Frame | None:

@@ -7,7 +7,7 @@ import pytest
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.text import SentenceExtras
+from stallwatch.diagnosis.report.text import SentenceExtras, format_location
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, GroupRef, Mismatch, Verdict
 
 LINE = Frame("/srv/job/train.py", 88, "Loader.<locals>.load", "with self.lock:")
@@ -233,3 +233,17 @@ def test_a_transfer_whose_peer_nobody_recorded_is_not_blamed_on_one_side() -> No
         "Rank 2 (pid 700 on node0) waits for a send or receive, and the other side has not come; ranks 0-1,3 wait for "
         "it: consistent with a message that was never sent or received."
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("loss.item()  # as a progress bar does: the host waits", "loss.item()"),
+        ("""name = "a # b"  # of a run""", """name = "a # b\""""),
+        ("x = s['#1'] + '# no comment'", "x = s['#1'] + '# no comment'"),
+        ("# a comment alone", "# a comment alone"),
+        ("it's torn # here", "it's torn # here"),
+    ],
+)
+def test_the_comment_beside_a_line_of_code_is_not_said(source: str, shown: str) -> None:
+    assert format_location(Frame("a.py", 4, "f", source)) == f"a.py:4 in f (`{shown}`)"
