@@ -107,12 +107,14 @@ def _named_by_waits(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -
 
 
 def _share_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
-    """Whether one of two waits for the other in a send or receive."""
+    """Whether one of two waits for the other in a send or receive of which that one has not posted its side: behind
+    what else it stands in, a side that it did post is no fault of either."""
     graph = analysis.graph
     if any(graph.peers.get(rank) in ranks for rank in ranks):
         return True
     waits = [wait for wait in graph.waits if wait.rank in ranks and wait.pending.transfers]
-    return any(blocker.rank in ranks for wait in waits for blocker in graph.blockers[wait.point])
+    blockers = [blocker for wait in waits for blocker in graph.blockers[wait.point]]
+    return any(blocker.rank in ranks and blocker.strength != Strength.QUEUED for blocker in blockers)
 
 
 def _common_site(analysis: Analysis, culprits: tuple[int, ...]) -> str:

@@ -307,6 +307,15 @@ def test_of_a_cycle_that_several_but_not_all_may_have_begun_nobody_is_named() ->
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (), "possible")
 
 
+@pytest.mark.parametrize("posted", [False, True])
+def test_two_ends_of_a_message_are_named_only_where_one_has_not_posted_its_side(posted: bool) -> None:
+    """Ranks 0 and 1 lie in all ways of the cycle; behind what rank 1 waits in it may have posted the send to rank 0."""
+    later = (transfer(W4, ("send", 0), line=60),) if posted else ()
+    ends = {0: (("recv", 1),), 1: (("recv", 2), ("recv", 3)), 2: (("recv", 0),), 3: (("recv", 0),)}
+    ranks = [Rank(r, (transfer(W4, *ends[r], batched=True), *(later if r == 1 else ())), 0) for r in range(4)]
+    assert judge(evidence(*ranks)).verdicts[0].culprits == (() if posted else (0, 1))
+
+
 def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_round_again() -> None:
     """Only one step is past: rank 0 calls the end of a step twice, rank 1 begins the next one."""
     rows = [Group("1", "cp0", (0, 1), 1), Group("2", "cp1", (2, 3), 1)]
