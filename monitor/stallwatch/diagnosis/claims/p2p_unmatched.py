@@ -58,7 +58,8 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
         else:
             confidence = "certain" if proven and all(transfers) else "likely"
     stuck = [wait for wait in analysis.graph.waits if wait.point in cycle.points]
-    cause = _cause(analysis, cycle, inside)
+    ends_of_one = not inside and len(culprits) == 2 and culprits != cycle.ranks
+    cause = "p2p_unmatched" if ends_of_one else _cause(analysis, cycle, inside)
     blocked = main_wait(analysis, culprits) if len(culprits) < len(cycle.ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]
     first = next(wait for wait in analysis.graph.waits if wait.point == point)
