@@ -131,6 +131,10 @@ _NCCL: Final = (
     # Ascend's; their reason stands in the lines after them
     "ops function error: hccl", "hccl function error", "npusynchronizedevice", "acl stream synchronize failed",
 )  # fmt: skip
+# What a rank itself passed wrongly: 1 to 3 and 5 are HCCL's PARA, PTR, MEMORY and NOT_SUPPORT (hccl_types.h).
+_ITS_OWN_CALL: Final = re.compile(
+    r"hccl.*error code is [1235]\b|ncclinvalid(?:argument|usage)|invalid (?:argument|usage) \(run with nccl_debug"
+)
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = tuple(
     (re.compile(pattern), kind)
@@ -259,6 +263,8 @@ def _of_exception(event: LogEvent) -> Meaning:
         return Meaning(event.kind if of_line else "size_mismatch", "its own line says more" if of_line else "")
     if why:
         return Meaning("exception", why)
+    if _ITS_OWN_CALL.search(text):
+        return Meaning("exception", _PYTHON_WENT_ON if event.secondary else "")
     if any(words in text for words in _NCCL):
         return Meaning("nccl_error", "it follows by its nature" if event.secondary else "")
     if event.kind == "native_exception" and "CUDA error" in (event.message or ""):

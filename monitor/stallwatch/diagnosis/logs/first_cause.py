@@ -268,13 +268,23 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
 
     reasons = {id(end): reason(end) for end in ends}
     first_aborted = any(end.event.first and "waited in vain" in reasons[id(end)] for end in ends)
+    own = [one for one in raised if not one.consequence]
+    first_raised = [end.event for end in ends if end.event.first and any(is_of(other, end) for other in own)]
     out = []
     for one in told:
         why = reasons.get(id(one), "")
         if one in ends and first_aborted and not why and one.event.exit_signal is None:
             why = "the first that the launcher saw had waited in vain"
+        elif one in ends and not why and any(_left_after(one.event, first) for first in first_raised):
+            why = "the launcher had seen another leave with the same exit code, by an exception of its own"
         out.append(one._replace(consequence=why) if why and not one.consequence else one)
     return out
+
+
+def _left_after(event: LogEvent, first: LogEvent) -> bool:
+    """Whether a process left by itself as the first did that its launcher saw on that host; both by exit codes."""
+    same = (event.exit_code, event.exit_signal, event.host) == (first.exit_code, None, first.host)
+    return same and not event.first
 
 
 def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
