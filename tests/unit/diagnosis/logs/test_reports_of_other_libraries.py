@@ -41,7 +41,7 @@ def _hccl(call: str, code: int) -> str:
 def _stuck(rank: int, group: str, at: str) -> str:
     return (
         f"[rank{rank}]:[E205 {at} ProcessGroupNCCL.cpp:1870] [PG ID 1 PG GUID 9({group}) Rank {rank}] "
-        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.\n"
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring collectives.\n"
     )
 
 
