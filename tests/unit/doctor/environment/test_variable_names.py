@@ -91,7 +91,7 @@ def test_a_name_like_no_other_is_only_mentioned(node: Node) -> None:
 def test_real_names_of_builds_plugins_and_programs_are_silent(node: Node) -> None:
     fine = {
         "NCCL_VERSION": "2.21.5-1", "NCCL_DEBUG": "WARN", "NCCL_FASTRAK_CTRL_DEV": "eth0",
-        "TORCH_NCCL_ENABLE_TIMING": "1",
+        "TORCH_NCCL_ENABLE_TIMING": "1", "NCCL_PROFILE_EVENT_MASK": "8", "NCCL_INSPECTOR_ENABLE": "1",
         "CUDA_HOME": "/usr/local/cuda", "CUDA_MY_OWN_THING": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "ACCELERATE_USE_FSDP": "true", "DS_ACCELERATOR": "cuda", "PATH": "/bin",
     }  # fmt: skip
