@@ -25,6 +25,7 @@ from tests.bench.fleet_nodes import HOST, SLOW, Cluster, Node
 
 _TOLD_SECONDS = 100.0
 _QUIET_SECONDS = 25.0  # how long a second message is waited for
+_SLOW_SECONDS = 3.5
 _PACED_SECONDS = 25.0  # until each node has put, with its pace, which ranks it has: every 10 s, of blocks of steps
 
 
@@ -73,6 +74,10 @@ def engine_away_after(cluster: Cluster) -> None:
     cluster.redis.stop()
 
 
+def engine_slow(cluster: Cluster) -> None:
+    """Each of the meeting place's answers takes 3.5 s."""
+
+
 def rank_0_cut_off(cluster: Cluster) -> None:
     """The link of rank 0's node drops as the fault strikes."""
     cluster.nodes[0].cut()
@@ -100,7 +105,7 @@ SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
         plain, slow, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
-        engine_away_after, rank_0_cut_off, link_dropped, killed,
+        engine_away_after, engine_slow, rank_0_cut_off, link_dropped, killed,
     )
 }  # fmt: skip
 
@@ -119,6 +124,8 @@ def play(name: str, nodes: int, per_node: int, place: str) -> bool:
         cluster.seed = next(seed for seed in itertools.count(5) if drawn_rank(seed, nodes * per_node) >= per_node)
         if not name.startswith("engine_away_before") and place == "redis":
             cluster.redis.start()
+            if name == "engine_slow":
+                cluster.redis.answer_after(_SLOW_SECONDS)
         cluster.watch()
         if name in ("link_dropped", "killed"):
             cluster.train("--fault-step", "1000000")

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -57,6 +58,28 @@ class Redis:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, 7000 + os.getpid() % 2000
         self.process: subprocess.Popen[bytes] | None = None
+        self.asked_at = self.port  # by the nodes
+
+    def answer_after(self, seconds: float) -> None:
+        """Nodes ask it through another port, where each answer takes so long."""
+        listener = socket.create_server((HOST, 0))
+        self.asked_at = listener.getsockname()[1]
+
+        def hand_on(source: socket.socket, sink: socket.socket, after: float) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    time.sleep(after)
+                    sink.sendall(data)
+            sink.close()
+
+        def serve() -> None:
+            while True:
+                node, _ = listener.accept()
+                server = socket.create_connection((HOST, self.port))
+                for pair in ((node, server, 0.0), (server, node, seconds)):
+                    threading.Thread(target=hand_on, args=pair, daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
 
     def start(self) -> None:
         command = ["redis-server", "--bind", HOST, "--port", str(self.port), "--save", "", "--dir", str(self.folder)]
@@ -188,7 +211,7 @@ class Cluster:
                 sh("ip", "link", "del", f"{_TAG}b")
 
     def watch(self) -> None:
-        url = f"redis://{HOST}:{self.redis.port}" if self.place == "redis" else f"file://{self.shared}"
+        url = f"redis://{HOST}:{self.redis.asked_at}" if self.place == "redis" else f"file://{self.shared}"
         fleet = {"url": url, "key_file": str(self.folder / "key")}
         if self.place == "redis":
             fleet["password_file"] = str(self.folder / "password")
