@@ -92,12 +92,17 @@ def killed(cluster: Cluster) -> None:
 
 
 def _holder(cluster: Cluster) -> Node | None:
+    """Who has claimed an incident; incident 0 is the job's pace."""
     if cluster.place == "redis":
         command = ["redis-cli", "--no-auth-warning", "-h", HOST, "-p", str(cluster.redis.port), "-a", "secret"]
         keys = subprocess.run([*command, "KEYS", "*:claim"], capture_output=True, text=True).stdout.split()
-        names = [subprocess.run([*command, "GET", k], capture_output=True, text=True).stdout.strip() for k in keys]
+        names = [
+            subprocess.run([*command, "GET", k], capture_output=True, text=True).stdout.strip()
+            for k in keys
+            if ":0:" not in k
+        ]
     else:
-        names = [path.read_text() for path in cluster.shared.glob("*/*/claim.*")]
+        names = [path.read_text() for path in cluster.shared.glob("*/[1-9]*/claim.*")]
     return next((node for node in cluster.nodes if node.name in names), None)
 
 
