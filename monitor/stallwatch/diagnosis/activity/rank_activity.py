@@ -135,6 +135,7 @@ class ProcessState(msgspec.Struct, frozen=True):
 
     stopped: bool = False  # state T or t, or frozen
     frozen: bool = False  # with its control group
+    replaced: bool = False  # by exec: it is another program, and will not go on with what it was
     tracer_pid: int | None = None  # a debugger is attached
     uninterruptible: bool = False  # state D of the thread that blocks
     uses_gpu: bool = False

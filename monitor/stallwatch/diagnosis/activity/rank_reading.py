@@ -48,6 +48,7 @@ from stallwatch.diagnosis.activity.threads import (
     looks,
     main_thread,
     manages_processes,
+    other_program,
     thread_look,
     uses_gpu,
 )
@@ -78,6 +79,8 @@ _PULSE_STILL_NS = 3_000_000_000  # the hook's pulse beats once a second
 
 def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
     """A thread that owns the GIL while it sleeps stops every other Python thread, the hook's pulse among them."""
+    if program := other_program(now.look):
+        return BlockingLocation("user_code", f"is another program, {program}: it has replaced itself (exec)"), ()
     beats = [(look.process.at_ns if look.process else None, look.heartbeat) for look in seen if look.heartbeat]
     still, alive = False, False
     if beats:
@@ -150,7 +153,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
             cpu_share=moved.cpu_share,
             io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
             ends_by_itself=None
-            if gone
+            if gone or other_program(now.look)
             else kind_of(_doing(now, standing, rank, again=_begins_anew(before, now, ident))),
         ),
         helpers=Helpers(
@@ -160,6 +163,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
         process=ProcessState(
             stopped=frozen or bool(process and process.state in ("T", "t")),
             frozen=frozen,
+            replaced=other_program(now.look) is not None,
             tracer_pid=process.tracer_pid or None if process else None,
             uninterruptible=now.kernel.state == "D",
             uses_gpu=gpu,

@@ -297,3 +297,12 @@ def _of_main(stacks: Iterable[SampledStack]) -> list[SampledStack]:
         for stack in stacks
         if stack.thread == "MainThread" or (not stack.thread and stack.frames[-1].name == "<module>")
     ]
+
+
+def other_program(look: RankLook) -> str | None:
+    """The name of the program that a rank with a hook has become by exec, None where it has not. The kernel then ends
+    all threads but the first, and the hook's pulse is one of them; that py-spy finds no Python alone proves nothing."""
+    threads, beat = look.process.threads if look.process else (), look.heartbeat
+    if beat is None or beat.ended or look.threads or not look.stack_error or len(threads) != 1:
+        return None
+    return threads[0].name or "without a name"

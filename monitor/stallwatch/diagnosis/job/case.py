@@ -172,9 +172,10 @@ class Case:
 
     def is_elsewhere(self, rank: int) -> bool:
         """True when a stack shows the rank outside of communication, of waiting for its GPU, and of the very place
-        where ranks stand that are known to wait; or when it keeps the GIL, which torch's communication gives back."""
+        where ranks stand that are known to wait; or when it keeps the GIL, which torch's communication gives back, or
+        is another program."""
         activity = self.activity(rank)
-        if activity.place.where == "gil" and not activity.place.stack:
+        if activity.process.replaced or (activity.place.where == "gil" and not activity.place.stack):
             return True
         outside = bool(activity.place.stack) and activity.call.in_collective is False and not activity.place.gpu_sync
         return outside and activity.place.stack not in self._waiting_stacks

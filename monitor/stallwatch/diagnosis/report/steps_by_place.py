@@ -110,6 +110,13 @@ def stuck_steps(
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
     if activity and activity.end.gone:
         return _gone(name, line)
+    if activity and activity.process.replaced:
+        return [
+            f"On {host} see what it runs and who started it: `ps -o args,ppid,lstart -p {pid}`.",
+            f"Look for `os.exec*` in what {name} runs, an error path or a clean-up among it: start such a program as a "
+            "child, or end the rank with an exit code.",
+            "It will not train on: stop the job and start it from its last checkpoint.",
+        ]
     if activity and activity.process.uninterruptible:
         return _uninterruptible(host, pid, line)
     if activity and where == activity.place.where and (special := steps_by_wait(host, pid, line, activity)):

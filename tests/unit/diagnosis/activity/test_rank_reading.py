@@ -3,14 +3,16 @@
 import msgspec
 import pytest
 
+from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.diagnosis.frames.code_origin import hint
 from stallwatch.model.evidence import (
     RankEvidence,
+    Stacks,
     ThreadStack,
     ThreadState,
 )
-from tests.builders.job import Call, world
+from tests.builders.job import Call, Rank, evidence, loop, world
 from tests.builders.job import recorder as recorded
 from tests.builders.rank_evidence import (
     C10D,
@@ -264,6 +266,43 @@ def test_without_a_stack_a_pulse_that_stands_still_means_the_gil() -> None:
     stopped = tuple(msgspec.structs.replace(look, state="T") for look in looks)
     activity = read_activity(rank(processes=stopped, heartbeat=beats))
     assert (activity.process.stopped, activity.place.where) == (True, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "where"),
+    [
+        (("sleep",), "it is not a Python process", "user_code"),
+        (("sleep",), None, "gil"),  # nobody tried to read its stack
+        (("python", "pulse"), "it is not a Python process", "gil"),  # a Python that py-spy does not know
+    ],
+)
+def test_a_process_without_its_hook_s_thread_is_another_program(
+    names: tuple[str, ...], error: str | None, where: str
+) -> None:
+    threads = tuple(ThreadState(PID + at, name, "S", None, "hrtimer_nanosleep") for at, name in enumerate(names))
+    looks = tuple(
+        process("S", "hrtimer_nanosleep", look=look, at_seconds=5 + 5 * look, threads=threads) for look in (1, 2)
+    )
+    unread = tuple(Stacks(f"stacks.error-{look}.json", look, PID, (), error) for look in (1, 2)) if error else ()
+    beats = (own_record(pulse_ns=4 * 10**9), own_record(pulse_ns=4 * 10**9))
+    activity = read_activity(rank(processes=looks, heartbeat=beats, stacks=unread))
+    assert activity.place.where == where
+    assert ("another program, sleep" in activity.place.detail) == (where == "user_code") == activity.process.replaced
+    assert activity.progress.ends_by_itself is None
+
+
+def test_whom_the_others_wait_for_and_who_is_another_program_is_named() -> None:
+    steps = loop(world(4), 6)
+    others = [Rank(number, (*steps, steps[0]), len(steps)).evidence() for number in (0, 1, 3)]
+    threads = (ThreadState(PID, "sleep", "S", None, "hrtimer_nanosleep"),)
+    gone = rank(
+        processes=(process("S", "hrtimer_nanosleep", threads=threads),),
+        heartbeat=(own_record(),),
+        stacks=(Stacks("stacks.error.json", 1, PID, (), "it is not a Python process"),),
+    )
+    verdict = judge(msgspec.structs.replace(evidence(world_size=4), ranks=(*others, gone))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (2,), "user_code")
+    assert "os.exec" in " ".join(verdict.next_steps)
 
 
 def test_the_phase_a_job_told_says_what_a_file_wait_is_for() -> None:
