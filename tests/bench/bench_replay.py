@@ -1,7 +1,7 @@
 """A thousand job-hours of generated healthy behaviour, and the same kind of jobs with a fault: who was told what.
 
     python tests/bench/bench_replay.py [--hours 1000] [--faults 200] [--processes 2] [--seed 0] [--json replay.json]
-    python tests/bench/bench_replay.py --long --hours 2700 --faults 0
+    python tests/bench/bench_replay.py --long --hours 3600 --faults 0 [--seconds 420]
 
 `--long`: nothing but what takes long, starts, saves, evaluations, one rank alone, one after the other, and the quiet
 stepping between cut to a minute (tests/replay/long_events.py). Each generator says where its numbers come from
@@ -10,9 +10,13 @@ machine. Exit code 0 when nobody was told in health, no rank was called slow, an
 """
 
 import argparse
+import os
 import statistics
 import sys
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -36,9 +40,10 @@ def main() -> int:
     jobs = max(1, round(options.hours / hours_each))
     healthy = range(options.seed, options.seed + jobs)
     faulty = range(options.seed + jobs, options.seed + jobs + options.faults)
+    until = time.monotonic() + options.seconds
     with ProcessPoolExecutor(options.processes) as pool:
         quiet = {}
-        for seed, played in zip(healthy, pool.map(healthy_job, healthy), strict=True):
+        for seed, played in _until(pool, healthy_job, healthy, until):
             quiet[seed] = played
             if len(quiet) % 25 == 0:
                 so_far, said = sum(p.hours for p in quiet.values()), sum(len(p.told) for p in quiet.values())
@@ -65,6 +70,23 @@ def main() -> int:
     if options.json:
         options.json.write_bytes(msgspec.json.encode({"healthy": quiet, "faulty": struck}))
     return 0 if not (told or slow or missed or early) else 1
+
+
+def _until(
+    pool: Executor, job: Callable[[int], Played], seeds: Iterable[int], until: float
+) -> Iterator[tuple[int, Played]]:
+    """Each seed's job in its order, of those that were begun before it was time to end."""
+    running: deque[tuple[int, Future[Played]]] = deque()
+    for seed in seeds:
+        if time.monotonic() > until:
+            break
+        running.append((seed, pool.submit(job, seed)))
+        if len(running) > 2 * (os.cpu_count() or 1):
+            first, done = running.popleft()
+            yield first, done.result()
+    for seed, done in running:
+        if time.monotonic() < until or not done.cancel():
+            yield seed, done.result()
 
 
 def _healthy(seed: int) -> Played:
@@ -95,6 +117,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="what takes long, one event after the other")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no job of health after that")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
