@@ -167,6 +167,8 @@ class Runner:
             "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
             "STALLWATCH_DIR": str(self._daemon.rank_directory),
             "STALLWATCH_JOB": ending.job,
+            # A store that outlives its ranks hands gloo the addresses of the life before.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             **({"ENDED_IGNORES": way.ignores} if way.ignores else {}),
         }
         kind = InTerminal if way.in_terminal else Torchrun
