@@ -31,12 +31,11 @@ KernelWait = Literal[
 # Symbols differ between kernel versions and carry suffixes such as ".constprop.0"; order matters.
 _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
     ("stopped", re.compile(r"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_notify")),
-    ("futex", re.compile(r"futex")),
+    ("futex", re.compile(r"futex|^do_wait_intr_irq")),  # the latter: an eventfd, by which a thread says that it is done
     ("sleep", re.compile(r"nanosleep|nsleep|^sigtimedwait|do_sigtimedwait")),
     ("vfork", re.compile(r"^kernel_clone|wait_for_vfork_done|^_do_fork|^do_fork")),
     ("child", re.compile(r"^do_wait\b|^kernel_wait|^do_wait4|^kernel_waitid|^do_wait_pid")),
-    # The last are queues of messages (POSIX), and what waits for the counter of an eventfd or a timer's file.
-    ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed|^wq_sleep|^do_wait_intr_irq")),
+    ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed")),
     ("file_lock", re.compile(r"flock|locks_lock|posix_lock|fcntl_setlk|lockd|nlm")),
     ("gpu", re.compile(r"^nv_|^nvidia|^uvm_|^rm_|^os_acquire|^kfd_|amdgpu|^dma_fence")),
     ("pipe_write", re.compile(r"pipe_write")),

@@ -84,6 +84,18 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
     assert read_activity(waits).progress.ends_by_itself == kind
 
 
+@pytest.mark.parametrize(("computes", "kind"), [(True, "compute"), (False, None)])
+def test_who_raises_an_eventfd_may_be_another_thread(computes: bool, kind: str | None) -> None:
+    threads = (ThreadState(PID, "python", "S", 1, "do_wait_intr_irq"), ThreadState(701, "python", "R", 1, None))
+    beside = thread(stack("prefetch@JOB:40", *STARTED), name="Thread-1", tid=701, active=computes)
+    waits = rank(
+        stacks=(stacks(thread(stack("take@JOB:4", MODULE)), *((beside,) if computes else ())),),
+        processes=(process("S", "do_wait_intr_irq", threads=threads),),
+    )
+    activity = read_activity(waits)
+    assert (activity.place.where, activity.progress.ends_by_itself) == ("lock", kind)
+
+
 HOLDS = stack("wait@TORCH/distributed/distributed_c10d.py:4", "fetch@JOB:40", *STARTED)
 
 
