@@ -57,8 +57,12 @@ need_torch() {
   "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
   local index=()
   # PyPI's build brings CUDA, gigabytes that a machine without a GPU has no use for.
-  [ -e /dev/nvidiactl ] || ! reachable "$cpu_builds" || index=(--extra-index-url "$cpu_builds")
   say "installing torch (CPU is enough here)"
+  if [ ! -e /dev/nvidiactl ] && reachable "$cpu_builds"; then
+    index=(--extra-index-url "$cpu_builds")
+  elif [ ! -e /dev/nvidiactl ]; then
+    say "without $cpu_builds, which is not reached from here, the build with CUDA may come: gigabytes (PIP_FIND_LINKS names a folder with another)"
+  fi
   "${pip[@]}" install -qq --no-compile "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy pip
   # Once, and beside what follows: four ranks that start at a time would each compile what a job imports.
   "$venv/bin/python" -c 'import torch.distributed.run, torch._dynamo' >/dev/null 2>&1 &

@@ -228,9 +228,12 @@ def _is_said(process: CulpritProcess, verdict: Verdict) -> bool:
 
 
 def _culprit(process: CulpritProcess, verdict: Verdict, gpus: Mapping[str, Gpu]) -> str:
-    place = [f"*Rank {process.rank}*"]
-    place += [f"on `{_plain(process.host)}`"] if process.host else []
-    place += [f"pid {process.pid}"] if process.pid is not None else []
+    place = []
+    # Else the sentence has said who.
+    if len(verdict.culprits) > 1 or process.pid is None or f"pid {process.pid}" not in verdict.summary:
+        place.append(f"*Rank {process.rank}*")
+        place += [f"on `{_plain(process.host)}`"] if process.host else []
+        place += [f"pid {process.pid}"] if process.pid is not None else []
     place += [_known_gpu(process, gpus)] if _known_gpu(process, gpus) else []
     frame = process.frame
     if frame is not None:

@@ -23,7 +23,7 @@ from stallwatch.outputs.slack_message import (
     slack_message,
     slack_test_message,
 )
-from tests.unit.outputs.reports import GPU, JOB, diagnosis, finding, incident, node_report, verdict, with_snapshot
+from tests.unit.outputs.reports import GPU, JOB, NODE, diagnosis, finding, incident, node_report, verdict, with_snapshot
 
 
 def texts(message: dict[str, Any]) -> str:
@@ -122,6 +122,13 @@ def test_what_a_slow_rank_costs_is_said_once() -> None:
     for summary in ("Rank 2 holds the job back: each step takes 0.26 s, 0.06 s longer.", "Rank 2 holds the job back."):
         found = verdict(cause="slow_rank", summary=summary, slowness=slow)
         assert texts(slack_message(incident(report=diagnosis(found)), "told")).count("0.06 s") == 1
+
+
+def test_of_a_rank_that_the_sentence_names_only_its_line_is_added() -> None:
+    said = verdict(cause="process_stopped", summary=f"Rank 2 (pid 48213 on {NODE}) is held by a stop signal.")
+    below = texts({"blocks": slack_message(incident(report=diagnosis(said)), "told")["blocks"][1:]})
+    assert below.count("48213") == below.count("Rank 2") == 1
+    assert "`/home/anna/locks.py:41` in `take_lock` · `with self._lock:`" in below
 
 
 def test_where_no_link_is_possible_it_says_why_and_how_to_see_it() -> None:
