@@ -11,7 +11,7 @@ from stallwatch.model.incident import IncidentEvent
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, StackNode
 from tests.builders.clock import WALL_NS
-from tests.integration.outputs.browser import accuse, address, needs_browser, opened
+from tests.integration.outputs.browser import PHONE, accuse, address, needs_browser, opened
 from tests.integration.outputs.page_reports import stalled_incident, stalled_node, write_timeline
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
@@ -83,6 +83,18 @@ def test_of_two_jobs_of_one_name_only_the_one_that_hangs_has_the_culprit(browser
         assert f"one of 2 of this name: {other.epoch}" in headings[1]
         assert accuse(shown.page) == []  # whoever hears the page is told them apart, too
         assert shown.complaints == []
+
+
+def test_a_phone_shows_the_phase_of_each_rank_without_scrolling(browser: Any) -> None:
+    ranks = (*(view(rank) for rank in range(3)), view(3, phase="checkpoint", state="phase"))
+    with (
+        served(node_report(incident(), ranks=ranks), FakeControl(incidents=(incident(),))) as node,
+        opened(browser, address(node), PHONE) as shown,
+    ):
+        shown.page.wait_for_selector("#ranks td >> text=checkpoint")
+        shown.page.wait_for_selector("#ranks td >> text=waiting, culprit")
+        table = shown.page.locator("#ranks .scroll")
+        assert table.evaluate("one => one.scrollWidth <= one.clientWidth")
 
 
 def test_a_job_whose_ranks_are_all_gone_says_so(browser: Any) -> None:
