@@ -91,7 +91,11 @@ def _who_left(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -> list
     if len({d.rank for d in inside}) < 2:
         return inside
     inside = [d for d in inside if d.rank in shared] or inside
-    return inside if len({tuple(_way(call) for call in (d.found, *d.expected)) for d in inside}) == 1 else []
+    return inside if _left_alike(inside) else []
+
+
+def _left_alike(departures: Sequence[SequenceBreak]) -> bool:
+    return len({tuple(_way(call) for call in (d.found, *d.expected)) for d in departures}) == 1
 
 
 def _way(call: Call) -> tuple[str, int | None, str, str]:
@@ -108,8 +112,7 @@ def _named_by_waits(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -
 
 
 def _share_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
-    """Whether one of two waits for the other in a send or receive of which that one has not posted its side: behind
-    what else it stands in, a side that it did post is no fault of either."""
+    """Whether one of two waits for the other's side of a message, which that one has not even posted."""
     graph = analysis.graph
     if any(graph.peers.get(rank) in ranks for rank in ranks):
         return True
@@ -293,7 +296,7 @@ def unrecorded(analysis: Analysis) -> Saying:
     transfers = sorted(rank for rank in roots if analysis.case.activity(rank).call.is_transfer)
     if not transfers or not roots - set(transfers) <= perhaps:
         return None
-    left = tuple(sorted({departure.rank for departure in analysis.departures}))
+    left = tuple(sorted({d.rank for d in analysis.departures})) if _left_alike(analysis.departures) else ()
     few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
     if left and len(left) < len(analysis.case.observed) and few:
         return _departed(analysis, left, transfers)

@@ -214,7 +214,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
         culprits=culprits,
         confidence=confidence,
         because=(*facts, Fact(words.why, "what such a line means"), *extra),
-        told=headline(first, who=False),
+        told=headline(first, who=False).rstrip("."),
         unnamed=_by_local_rank(told) if not culprits else "",
         missing=_NO_RANK if not culprits and _by_local_rank(told) else (),
         operation=operation,

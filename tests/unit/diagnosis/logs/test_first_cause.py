@@ -85,6 +85,7 @@ def test_a_kill_that_the_agent_announced_is_a_consequence_though_it_saw_it_first
 )
 def test_launchers_name_the_rank_that_ended_by_itself(log: str) -> None:
     assert told(log) == ("rank_exited", (3,))
+    assert ".," not in verdict(log).summary
 
 
 def test_a_task_of_srun_is_a_node_where_torchrun_runs_in_it() -> None:

@@ -83,3 +83,13 @@ def test_a_wait_for_a_message_is_not_that_of_another_thread_of_the_rank() -> Non
     told = replace(told, ranks=tuple(replace(r, sources=line) if r.rank == 2 else r for r in told.ranks))
     verdict = judge(told).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,)), verdict.summary
+
+
+def test_of_two_that_left_the_program_in_different_ways_neither_is_named() -> None:
+    group, pair = world(8), Group("1", "pair", (1, 2), 1)
+    steps = (Call(pair), *loop(group, 6))
+    left = [(*steps[1:], Call(group, "barrier", line=80)), (*steps, Call(pair, elements=3, line=77))]
+    ranks = [Rank(r, calls, len(calls) - 1, backend="gloo") for r, calls in enumerate(left)]
+    ranks += [Rank(r, steps[r > 2 :], frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in range(2, 8)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert verdict.culprits == (), verdict.summary
