@@ -9,6 +9,7 @@ Where the lengths come from, none of them from a patience of ours:
 - one rank alone for half an hour to three: it tokenises or maps the data, the others stand in a barrier whose time-out
   the user has raised (trl 1519, LlamaFactory 2424, transformers 18054; index building of Megatron).
 - evaluations of 5-60 min, by all ranks or by rank 0 alone (dlrover 1727 and 1730).
+- storage that stands for up to 90 s: the grace time of an NFSv4 server that comes back (Linux' nfsv4gracetime).
 - ends: ranks leave one after the other while rank 0 exports or uploads for up to half an hour.
 
 torch itself ends what takes longer than the job's time-out: a job that needs three hours has asked for more.
