@@ -194,7 +194,9 @@ class Runner:
     def _wrong(self, ending: Ending, way: Way, *, told_before: bool) -> str:
         incidents = self._incidents(ending)
         told = [one for one in incidents if one.severity != "none"]
-        if any(one.state in ("open", "suspect") and one.verdicts for one in incidents):  # a new life starts slowly
+        stands_again = way.options and ending.before != "trains"  # its new life does as the first
+        still = [one for one in incidents if one.state in ("open", "suspect") and one.verdicts]  # it starts slowly
+        if still and not stands_again:
             return "its incident is still open"
         if any(one.state == "resolved" for one in incidents):
             return "resolved, though it is dead"
