@@ -135,8 +135,33 @@ def load(
         # strict=False reads numbers and booleans out of environment strings.
         config = msgspec.convert(merged, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path or 'configuration'}: {error}", "See `stallwatch config example`.") from error
+        raise _refused(str(error), path, environment or {}) from error
     return config, [*(f"{path}: unknown key {key} is ignored" for key in unknown), *_silent_slack(config)]
+
+
+_REFUSED = re.compile(r"(?P<what>.*) - at `\$\.(?P<section>\w+)\.(?P<key>\w+)`", re.DOTALL)
+_TYPES = {
+    "float": "a number", "int": "a whole number", "bool": "true or false", "str": "text", "array": "a list",
+    "object": "a table", "null": "nothing",
+}  # fmt: skip
+
+
+def _refused(said: str, path: str | Path | None, environment: Mapping[str, str]) -> UsageError:
+    """Given what msgspec says of a value, say it of the key that a person wrote, and where he wrote it."""
+    match = _REFUSED.fullmatch(said)
+    if match is None:
+        return UsageError(f"{path or 'configuration'}: {said}", "See `stallwatch config example`.")
+    section, key = match["section"], match["key"]
+    variable = next((name for name, place in environment_names().items() if place == (section, key)), "")
+    written = variable in environment
+    where = f"{variable} ({section}.{key})" if written else f"{path or 'configuration'}: {section}.{key}"
+    what = re.sub(r"`(\w+)`", lambda word: _TYPES.get(word[1], word[0]), match["what"])
+    what = re.sub(r"\AExpected ", "takes ", what).replace(", got ", ", not ")
+    if other := re.fullmatch(r"Invalid enum value (.*)", what, re.DOTALL):
+        choices = get_args(get_type_hints(_sections()[section])[key])
+        what = f"takes {', '.join(map(repr, choices))}, not {other[1]}"
+    default = msgspec.json.encode(getattr(getattr(Config(), section), key)).decode()
+    return UsageError(f"{where} {what}", f"By default it is {default}; see `stallwatch config example`.")
 
 
 def slack_speaks(config: Config) -> bool:

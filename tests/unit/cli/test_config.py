@@ -54,6 +54,30 @@ def test_a_wrong_file_is_refused_with_the_path_of_what_is_wrong(
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[tell]\nstorage_seconds = "soon"\n',
+            "toml: tell.storage_seconds takes a number, not text\n  By default it is 120.0",
+        ),
+        ("[tell]\nstorage_seconds = -1\n", "tell.storage_seconds takes a number >= 0.0\n"),
+        ("[tell]\nterminals = 3\n", "tell.terminals takes true or false, not a whole number\n  By default it is false"),
+        ('[fleet]\nmode = "loud"\n', "fleet.mode takes 'tell', 'shadow', 'off', not 'loud'\n"),
+    ],
+)
+def test_what_a_key_takes_is_said_in_words(tmp_path: Path, capsys: Capture, text: str, said: str) -> None:
+    assert check(tmp_path, text) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_a_wrong_value_of_the_environment_is_named_by_its_variable() -> None:
+    with pytest.raises(
+        UsageError, match=r"^STALLWATCH_TELL_STORAGE_SECONDS \(tell\.storage_seconds\) takes a number, not text$"
+    ):
+        config.load(None, {"STALLWATCH_TELL_STORAGE_SECONDS": "soon"})
+
+
 def test_a_missing_file_is_refused(capsys: Capture) -> None:
     assert run(["config", "check", "/nowhere/stallwatch.toml"]) == 64
     assert "/nowhere/stallwatch.toml" in capsys.readouterr().err
