@@ -164,7 +164,10 @@ def undecided(analysis: Analysis) -> Claim | None:
         if logs.groups
         else ()
     )
-    waiting = tuple(sorted({rank for group in logs.groups for rank in group.waiters}))
+    waiters = [waiter for group in logs.groups for waiter in group.waiters.values()]
+    waiting = tuple(sorted({waiter.rank for waiter in waiters}))
+    operation, seq = _waited_in(analysis)
+    in_one = sum(bool(group.waiters) for group in logs.groups) == 1 and len({waiter.seq for waiter in waiters}) == 1
     words = words_in(told[0], logs.events) if told else None
     if _too_many(logs):
         words = Words("", _STALE_STORE_STEP, "start")
@@ -177,8 +180,8 @@ def undecided(analysis: Analysis) -> Claim | None:
         by_line=words,
         told="" if logs.groups else facts[0].fact,
         told_waiting=waiting,
-        operation=_waited_in(analysis)[0],
-        seq=_waited_in(analysis)[1],
+        operation=operation if in_one else None,
+        seq=seq if in_one else None,
     )
 
 

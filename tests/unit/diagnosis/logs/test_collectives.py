@@ -232,3 +232,12 @@ def test_all_of_what_may_be_a_node_are_cleared_away_with_the_one_that_died(
     found = verdict(log + AGENT["2.4"].format(code=-6, rank=0, pid=5001))
     assert (found.cause, found.culprits) == (("not_entered", silent) if named else ("undecided", ()))
     assert named or any("printed nothing" in rejected.why for rejected in found.rejected)
+
+
+def test_ranks_that_wait_in_several_calls_are_not_said_to_wait_in_one() -> None:
+    log = timed_out("2.6", 0, 9, "ALLGATHER") + timed_out("2.6", 1, 17, "ALLREDUCE", place=0, name="mesh_tp", number=4)
+    found = verdict(log)
+    assert (found.cause, found.operation, found.seq) == ("undecided", None, None)
+    assert "Ranks 0-1 wait in communication" in found.summary
+    alone = verdict(timed_out("2.6", 0, 9, "ALLGATHER"))
+    assert (alone.cause, alone.operation, alone.seq) == ("undecided", "all_gather", 9)
