@@ -7,8 +7,9 @@ newest entries go through the reduction; the rest only adds to the list of calls
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import le, lt
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -55,17 +56,15 @@ class _History:
 
     def __init__(self, table: RecorderTable) -> None:
         numbers = array("q", table.numbers)
-        self._kinds = table.kinds
-        self._kind_of = array("I", table.kind_of)
+        self._table = table
+        self._groups = tuple(map(_group, table.kinds))
         self._seqs, self._ops, self._created = (numbers[column::WIDTH] for column in (_SEQ, _OP, _CREATED))
-        self._first_of: dict[int, int] = {}  # kind → its first row
         self.length = self._measure() if self._is_orderly() else 0
-        for row in range(self.length):
-            self._first_of.setdefault(self._kind_of[row], row)
+        self._beginning = _beginning(table.kind_of, self._groups, self.length)
 
     @property
     def rows_to_reduce(self) -> list[int]:
-        return [*sorted(self._first_of.values()), *range(self.length, len(self._kind_of))]
+        return [*self._beginning.first_of.values(), *range(self.length, len(self._seqs))]
 
     def completed(self, summary: RankSummary) -> RankSummary | None:
         """Add the rows that were left out to the summary of the others; None when they cannot be placed."""
@@ -74,51 +73,99 @@ class _History:
         if len(place) != len(streams) or len(summary.program) != 1:
             return None
         call_of: dict[int, int] = {}
-        for kind, row in self._first_of.items():
-            stream = streams[place[_group(self._kinds[kind])]]
+        for kind, row in self._beginning.first_of.items():
+            stream = streams[place[self._groups[kind]]]
             call_of[kind] = array("H", stream.calls)[self._seqs[row] - stream.first_seq]
-        for group, rows in self._rows_by_group(self.length).items():
-            if rows:
-                calls = {self._seqs[row]: call_of[self._kind_of[row]] for row in rows}
-                streams[place[group]] = _with_calls(streams[place[group]], calls)
-        calls_in_order = array("H", [call_of[kind] for kind in self._kind_of[: self.length]])
-        newest = array("H", summary.program[0])[len(self._first_of) :]
+        for group, part in self._beginning.parts.items():
+            if part.kinds:
+                calls = array("H", map(call_of.__getitem__, part.kinds))
+                streams[place[group]] = _with_calls(streams[place[group]], part.of(self._seqs), calls)
+        calls_in_order = array("H", map(call_of.__getitem__, self._beginning.kinds))
+        newest = array("H", summary.program[0])[len(self._beginning.first_of) :]
         program = ((calls_in_order + newest).tobytes(),)
         return msgspec.structs.replace(summary, streams=tuple(streams), program=program)
 
     def _is_orderly(self) -> bool:
         """One thread, one life of every group, everything in the order in which it was made."""
-        threads = {kind.thread_id for kind in self._kinds}
-        groups = {(kind.pg_id, _group(kind)) for kind in self._kinds}
+        threads = {kind.thread_id for kind in self._table.kinds}
+        groups = {(kind.pg_id, group) for kind, group in zip(self._table.kinds, self._groups, strict=True)}
         one_life = len(groups) == len({pg_id for pg_id, _ in groups}) == len({group for _, group in groups})
         created = self._created
-        return len(threads) == 1 and one_life and ABSENT not in created and all(map(le, created, created[1:]))
+        if not (len(threads) == 1 and one_life and all(map(le, created, created[1:]))):
+            return False
+        return created[:1] > array("q", [ABSENT]) or ABSENT not in created
 
     def _measure(self) -> int:
         """How many entries from the start are plain, settled, and not among the newest."""
-        settles = any(kind.state in ("completed", "started") for kind in self._kinds)
-        plain = [_is_plain(kind, settles) for kind in self._kinds]
-        groups = len({kind.pg_id for kind in self._kinds})
+        kinds = self._table.kinds
+        settles = any(kind.state in ("completed", "started") for kind in kinds)
+        groups = len({kind.pg_id for kind in kinds})
         newest = max(_KEPT_ENTRIES, groups * _KEPT_ENTRIES_PER_GROUP)
-        end = max(0, len(self._kind_of) - newest)
-        length = next((row for row, kind in enumerate(self._kind_of[:end]) if not plain[kind]), end)
-        for rows in self._rows_by_group(len(self._kind_of)).values():
-            seqs, ops = [self._seqs[row] for row in rows], [self._ops[row] for row in rows]
-            if not (all(map(le, seqs, seqs[1:])) and all(map(lt, ops, ops[1:]))):
+        plain = tuple(_is_plain(kind, settles) for kind in kinds)
+        length = _plain_length(self._table.kind_of, plain, max(0, len(self._seqs) - newest))
+        for part in _beginning(self._table.kind_of, self._groups, len(self._seqs)).parts.values():
+            seqs, ops = part.of(self._seqs), part.of(self._ops)
+            if not (_is_counted(ops) or all(map(lt, ops, ops[1:]))):
+                return 0
+            if _is_counted(seqs):
+                continue
+            if not all(map(le, seqs, seqs[1:])):
                 return 0
             if seqs and seqs[-1] - seqs[0] > _LEAP:
                 return 0
             # Entries of one number belong together.
-            together = (row for row, seq, after in zip(rows, seqs, seqs[1:], strict=False) if seq == after)
+            together = (row for row, seq, after in zip(part.rows, seqs, seqs[1:], strict=False) if seq == after)
             length = min(length, next(together, length))
         return length
 
-    def _rows_by_group(self, length: int) -> dict[tuple[str, str], list[int]]:
-        groups: dict[tuple[str, str], list[int]] = {}
-        rows_of = [groups.setdefault(_group(kind), []) for kind in self._kinds]
-        for row, kind in enumerate(self._kind_of[:length]):
-            rows_of[kind].append(row)
-        return groups
+
+class _Part(NamedTuple):
+    """The rows of one group, and their kinds."""
+
+    rows: list[int]
+    kinds: list[int]
+    is_all: bool  # of the table: then `rows` counts from 0
+
+    def of(self, column: "array[int]") -> "array[int]":
+        """Return the group's own part of a column."""
+        return column[: len(self.rows)] if self.is_all else array("q", map(column.__getitem__, self.rows))
+
+
+class _Beginning(NamedTuple):
+    """What the kinds of a ring's first entries tell."""
+
+    kinds: "array[int]"
+    first_of: dict[int, int]  # kind → its first row, in the order of rows
+    parts: dict[tuple[str, str], _Part]  # of every group
+
+
+# Ranks of one program have made the same calls.
+@lru_cache(maxsize=8)
+def _beginning(kind_of: bytes, groups: tuple[tuple[str, str], ...], length: int) -> _Beginning:
+    kinds, first_of = array("I", kind_of)[:length], dict[int, int]()
+    is_all = len(set(groups)) == 1
+    parts = {group: _Part([], [], is_all) for group in dict.fromkeys(groups)}
+    of_kind = [parts[group] for group in groups]
+    for row, kind in enumerate(kinds):
+        first_of.setdefault(kind, row)
+        of_kind[kind].rows.append(row)
+        of_kind[kind].kinds.append(kind)
+    return _Beginning(kinds, first_of, parts)
+
+
+@lru_cache(maxsize=8)
+def _plain_length(kind_of: bytes, plain: tuple[bool, ...], end: int) -> int:
+    return next((row for row, kind in enumerate(array("I", kind_of)[:end]) if not plain[kind]), end)
+
+
+def _is_counted(numbers: "array[int]") -> bool:
+    """Whether each is the one before it plus one."""
+    return bool(numbers) and numbers == _count(numbers[0], len(numbers))
+
+
+@lru_cache(maxsize=8)
+def _count(first: int, length: int) -> "array[int]":
+    return array("q", range(first, first + length))
 
 
 def _group(kind: CallKind) -> tuple[str, str]:
@@ -132,13 +179,17 @@ def _is_plain(kind: CallKind, settles: bool) -> bool:
     return over and not kind.is_p2p and kind.name != "coalesced"
 
 
-def _with_calls(stream: Stream, calls: dict[int, int]) -> Stream:
+def _with_calls(stream: Stream, seqs: "array[int]", calls: "array[int]") -> Stream:
+    """Add calls to a stream; `seqs`, their numbers, ascend."""
     known = array("H", stream.calls)
-    first = min(min(calls), stream.first_seq)
-    dense = array("H", [NO_CALL]) * (max(max(calls), stream.first_seq + len(known) - 1) - first + 1)
+    first = min(seqs[0], stream.first_seq)
+    dense = array("H", [NO_CALL]) * (max(seqs[-1], stream.first_seq + len(known) - 1) - first + 1)
     dense[stream.first_seq - first : stream.first_seq - first + len(known)] = known
-    for seq, call in calls.items():
-        dense[seq - first] = call
+    if seqs[-1] - seqs[0] + 1 == len(seqs):
+        dense[seqs[0] - first : seqs[-1] - first + 1] = calls
+    else:
+        for seq, call in zip(seqs, calls, strict=True):
+            dense[seq - first] = call
     return msgspec.structs.replace(
-        stream, first_seq=first, calls=dense.tobytes(), completed=max(stream.completed, max(calls))
+        stream, first_seq=first, calls=dense.tobytes(), completed=max(stream.completed, seqs[-1])
     )

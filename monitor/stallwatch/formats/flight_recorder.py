@@ -6,6 +6,7 @@ What is bad is dropped with a caveat, what was complete before a file's sudden e
 
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any, Final
 
 from stallwatch.formats import broken_json
@@ -19,6 +20,7 @@ from stallwatch.model.evidence import GroupStatus, RecordedGroup, Recorder
 _MAXIMUM_GROUPS: Final = 65_536
 _MAXIMUM_MEMBERS: Final = 4_000_000  # of all groups; of those beyond it nobody knows the members
 _RANKS: Final = re.compile(r"\s*\[\s*(?:[0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)?,?\s*\]\s*")
+_SHORT_TEXT: Final = 1 << 16  # the members of a group of ten thousand
 _SHARED_ITEMS: Final = 1_000_000  # how much more than its own length a dump may refer to, see EntryReader
 
 
@@ -168,12 +170,19 @@ def _groups(config: object) -> tuple[RecordedGroup, ...]:
 
 def _ranks(value: object) -> tuple[int, ...]:
     """`ranks` is text, "[0, 1, 2, 3]"; a list in dumps that other tools wrote."""
-    if type(value) is str and _RANKS.fullmatch(value):
-        return tuple(int(number) for number in re.findall(r"[0-9]+", value))
+    if type(value) is str:
+        return _ranks_of_short(value) if len(value) <= _SHORT_TEXT else _ranks_of(value)
     if type(value) in (list, tuple):
         numbers = [integer(number) for number in value]  # type: ignore[attr-defined]
         return tuple(number for number in numbers if number is not None and number >= 0)
     return ()
+
+
+def _ranks_of(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"[0-9]+", text))) if _RANKS.fullmatch(text) else ()
+
+
+_ranks_of_short = lru_cache(maxsize=64)(_ranks_of)  # the dumps of a job say the same of its groups
 
 
 def _with_default(groups: tuple[RecordedGroup, ...], default: str | None) -> tuple[RecordedGroup, ...]:

@@ -99,7 +99,7 @@ class TableBuilder:
         self.kind_of.append(kind)
         self.numbers.extend(numbers)
 
-    def extend(self, kinds: list[int], numbers: Iterable[int]) -> None:
+    def extend(self, kinds: list[int], numbers: "array[int]") -> None:
         """Add several entries at once."""
         self.kind_of.extend(kinds)
         self.numbers.extend(numbers)

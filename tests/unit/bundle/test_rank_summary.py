@@ -1,6 +1,9 @@
 """A summary by kinds must say what the reduction of every entry says."""
 
+import pickle
+import random
 from array import array
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,41 @@ def test_real_dumps(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
         by_kinds += rank_summary._History(table).length > 0
         assert meaning(summarise(0, [table])) == meaning(in_full([table])), path
     assert (by_kinds > 0) == (kept == 4), "the short way was taken where it could be"
+
+
+def drawn_ring(drawn: random.Random) -> bytes:
+    """Calls of one or two groups whose numbers count up, but leave some out or come twice now and then."""
+    groups, seqs, entries = drawn.choice(("0", "01")), Counter[str](), list[dict[str, Any]]()
+    created = 1_795_813_306_336_812_003
+    for number in range(drawn.randint(1, 120)):
+        group = drawn.choice(groups)
+        seqs[group] += drawn.choice((0, 2)) if drawn.random() < 0.02 else 1
+        created += drawn.randint(1, 2)
+        entries.append(
+            {
+                "record_id": number,
+                "pg_id": int(group),
+                "process_group": (group, f"group {group}"),
+                "collective_seq_id": seqs[group],
+                "op_id": number + 1,
+                "profiling_name": drawn.choice(("nccl:all_reduce", "nccl:_all_gather_base")),
+                "time_created_ns": created,
+                "state": "completed" if number < 90 else drawn.choice(("completed", "scheduled")),
+                "frames": [{"name": "f", "filename": "/app/train.py", "line": number % 3}],
+            }
+        )
+    return pickle.dumps({"version": "2.10", "entries": entries, "pg_status": {}}, 2)
+
+
+def test_numbers_that_count_up_leave_some_out_or_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_summary, "_KEPT_ENTRIES", 4)
+    monkeypatch.setattr(rank_summary, "_KEPT_ENTRIES_PER_GROUP", 4)
+    lengths = []
+    for seed in range(60):
+        table = parse_table(drawn_ring(random.Random(seed)), "x")
+        lengths.append(rank_summary._History(table).length)
+        assert meaning(summarise(0, [table])) == meaning(in_full([table])), seed
+    assert sum(length > 0 for length in lengths) > 30
 
 
 def test_two_recorders_are_reduced_together() -> None:

@@ -1,6 +1,7 @@
 """The fast way must say exactly what the slow one says."""
 
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,39 @@ def test_lists_that_entries_of_one_dump_share_are_not_taken_for_anothers(monkeyp
         assert {operation.input_sizes for operation in got.operations} == {((size,),)}
 
 
-def test_values_that_a_skipped_entry_memoised_are_found_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("early", [77, 301, 320])
+def test_values_that_a_skipped_entry_memoised_are_found_later(early: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump pickled by Python shares what torch writes anew: here the frames of an early entry come again."""
-    said = pickle.loads(ring(200))  # noqa: TID251  ours
-    said["entries"][-1]["frames"] = said["entries"][77]["frames"]
-    data = pickle.dumps(said, 2)
-    assert with_library(data, TemplateLibrary()) == slowly(data, monkeypatch)
+    said = pickle.loads(ring(400))  # noqa: TID251  ours
+    said["entries"][-1]["frames"] = said["entries"][early]["frames"]
+    data, library = pickle.dumps(said, 2), TemplateLibrary()
+    for _ in range(2):
+        assert with_library(data, library) == slowly(data, monkeypatch)
+
+
+def test_programs_that_part_from_one_another_whole_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops of different lengths within each other, of which each rank leaves some calls out, in rings that begin
+    anywhere: what follows again and again is compared in one go, until it does not follow."""
+    compared: list[bool] = []
+    adopt = EntryTemplates._adopt_block
+
+    def counted(self: EntryTemplates, block: Any) -> bool:
+        compared.append(adopt(self, block))
+        return compared[-1]
+
+    monkeypatch.setattr(EntryTemplates, "_adopt_block", counted)
+    for seed in range(8):
+        drawn, library = random.Random(seed), TemplateLibrary()
+        loop = "".join(drawn.choice("abc") * drawn.randint(1, 20) for _ in range(3))
+        for _ in range(4):
+            calls = [call for call in loop * 20 if drawn.random() > 0.002][drawn.randint(0, 20) :][:300]
+            said = pickle.loads(ring(len(calls), first=drawn.choice((0, 100, 65_400))))  # noqa: TID251  ours
+            for entry, call in zip(said["entries"], calls, strict=True):
+                entry["profiling_name"] = f"nccl:{call}"
+            data = pickle.dumps(said, 2)
+            for cut in (len(data), drawn.randint(len(data) // 2, len(data))):
+                assert with_library(data[:cut], library) == slowly(data[:cut], monkeypatch)
+    assert compared.count(True) > 100
 
 
 @pytest.mark.parametrize("first", [0, 250, 65_500])

@@ -221,13 +221,16 @@ class HostThreads:
         """`training`: ident of the thread that steps."""
         own = str(training)
         first: dict[str, tuple[bool, bool, bool, int, int]] = {}
+        started_by: dict[int, bool] = {}  # by id of the frames, which calls of one site share
         for recorder in recorders:
             for operation in recorder.operations:
                 thread = _thread(operation)
                 if thread is None:
                     continue
                 elsewhere = operation.group_description != _DEFAULT_GROUP
-                started = is_started(operation)
+                started = started_by.get(id(operation.frames))
+                if started is None:
+                    started = started_by[id(operation.frames)] = is_started(operation)
                 rank = (thread != own, started, elsewhere, operation.created_ns or 0, operation.record_id)
                 if thread not in first or rank < first[thread]:
                     first[thread] = rank
