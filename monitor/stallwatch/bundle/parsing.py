@@ -12,7 +12,6 @@ from stallwatch.bundle.unpacked import parse_log
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable
 
-_MORE_BYTES: Final = 1 << 16  # read at once of what was written since the file was opened
 _NO_MEMORY: Final = "reading it takes more memory than it may"
 
 
@@ -48,18 +47,13 @@ def _parsed(part: OpenFile, file: int) -> Any:
 
 def _read(file: int, maximum_bytes: int) -> bytes:
     """The last `maximum_bytes` of the file, as it is now: it may still be growing."""
-    size = os.fstat(file).st_size
-    at = max(0, size - maximum_bytes)
+    at = max(0, os.fstat(file).st_size - maximum_bytes)
     parts = []
     left = maximum_bytes
-    # Room for the file to the byte: of a size that was freed before the allocator gives memory again, and the kernel
-    # need not clear it for each file.
-    room = min(size - at, 1 << 24) or _MORE_BYTES
-    while left > 0 and (part := os.pread(file, min(left, room), at)):
+    while left > 0 and (part := os.pread(file, min(left, 1 << 24), at)):
         parts.append(part)
         at += len(part)
         left -= len(part)
-        room = min(max(size - at, _MORE_BYTES), 1 << 24)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

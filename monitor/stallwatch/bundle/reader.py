@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -69,9 +70,14 @@ def read(
     files = [file for file in found.files if up_to_look is None or file.look <= up_to_look]
     reading = _Reading(list(found.problems))
     large = sum(file.size_bytes for file in files if _may_be_recorder(file)) > summarised_bytes
-    parse_all(reading.tasks(files, large=large), limits)
+    parse_all(reading.tasks(files, large=large), limits, meanwhile=_load_diagnosis)
     evidence = reading.assembly.evidence()
     return evidence if up_to_look is None else _without_later_attempts(evidence, up_to_look), len(files)
+
+
+def _load_diagnosis() -> None:
+    """What judges the evidence takes longer to import than a child to start."""
+    import_module("stallwatch.diagnosis.verdicts")
 
 
 def _without_later_attempts(evidence: Evidence, look: int) -> Evidence:

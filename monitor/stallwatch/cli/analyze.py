@@ -36,13 +36,14 @@ def _with_summary(paths: Sequence[Path], detail: str) -> tuple[Report, bytes]:
     """The report, and with a `detail` what other nodes are told of the same evidence."""
     from stallwatch import diagnosis
     from stallwatch.bundle.reader import load
-    from stallwatch.bundle.report import report_of
 
     # Evidence is a tree without cycles that lives until the end: collecting only walks it again and again.
     gc.disable()
     try:
         evidence = load(paths)
         judgement = diagnosis.judge(evidence)
+        from stallwatch.bundle.report import report_of
+
         report = report_of(evidence, judgement)
         if not detail:
             return report, b""

@@ -96,9 +96,13 @@ def _pieces(read: Callable[[int], bytes], head: bytes) -> Iterator[tuple[int, by
         elif not block.endswith(b"\n"):
             block += b"\n"
         at = 0
-        windows = list(_windows(block, shapes.needles_in(block)))
+        needles, lines = shapes.needles_in(block)
+        windows = list(_windows(block, needles)) if needles else []
         if not data:
             windows = _with_end(block, windows)
+        if not windows:
+            line += lines
+            continue
         for start, stop in windows:
             line += block.count(b"\n", at, start)
             yield line, block[start:stop]
@@ -183,14 +187,17 @@ class Shapes:
         self._bytes = 0
         self._words = _Words()
 
-    def needles_in(self, block: bytes) -> list[bytes]:
-        """The words that lines of the block have, which were not found in vain before."""
-        lines = block.translate(None, _DIGITS)
-        new = set(lines.split(b"\n")) - self._known
+    def needles_in(self, block: bytes) -> tuple[list[bytes], int]:
+        """The words that lines of the block have, which were not found in vain before; and how often a line ends."""
+        text = block.translate(None, _DIGITS)
+        lines = text.split(b"\n")
+        return self._needles_in(set(lines) - self._known, len(text)), len(lines) - 1
+
+    def _needles_in(self, new: set[bytes], block_bytes: int) -> list[bytes]:
         if not new:
             return []
         text = b"\n".join(new)
-        repeats = 2 * len(text) < len(lines)
+        repeats = 2 * len(text) < block_bytes
         hits = [(needle, shape) for needle, shape in self._words.possible(text) if shape in text]
         if not repeats and self._known:
             return [needle for needle, _ in hits]  # text of its own: the next block will hold other lines

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -72,10 +72,16 @@ class OwnChild:
     """A process of ours, with our rights."""
 
     def __init__(
-        self, command: Sequence[str], *, leads_session: bool = True, quiet: bool = False, lends: Sequence[int] = ()
+        self,
+        command: Sequence[str],
+        *,
+        leads_session: bool = True,
+        quiet: bool = False,
+        lends: Sequence[int] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """`leads_session` as in PopenChild. Of a `quiet` one nobody hears what it says on standard error. `lends`:
-        descriptors that it keeps, by the same numbers. Raise OSError."""
+        descriptors that it keeps, by the same numbers. `variables`: of its environment, beside ours. Raise OSError."""
         self.channel, theirs = socket.socketpair()
         with theirs:
             try:
@@ -86,6 +92,7 @@ class OwnChild:
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL if quiet else None,
                     pass_fds=tuple(lends),
+                    env={**os.environ, **variables} if variables else None,
                 )
             except OSError:
                 self.channel.close()
@@ -98,7 +105,12 @@ def module_of_ours(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def start_own(
-    command: Sequence[str], *, leads_session: bool = True, quiet: bool = False, lends: Sequence[int] = ()
+    command: Sequence[str],
+    *,
+    leads_session: bool = True,
+    quiet: bool = False,
+    lends: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Start:
     """Return what starts such a child, as OwnChild does."""
-    return partial(OwnChild, command, leads_session=leads_session, quiet=quiet, lends=lends)
+    return partial(OwnChild, command, leads_session=leads_session, quiet=quiet, lends=lends, variables=variables)
