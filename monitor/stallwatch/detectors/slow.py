@@ -257,7 +257,12 @@ class SlowDetector:
         left, error = difference(columns, before.ranks)
         if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):
             return None
-        return msgspec.structs.replace(before, slowness=slowness or before.slowness)
+        if slowness is None:
+            return before
+        reason = before.reason
+        if before.slowness is not None:  # one figure of one thing
+            reason = reason.replace(cost_of(before.slowness), cost_of(slowness))
+        return msgspec.structs.replace(before, slowness=slowness, reason=reason)
 
     def _finding(self, slow: _Slow) -> Finding:
         return Finding(

@@ -91,7 +91,10 @@ def look_seconds(incident: Incident, look: int) -> float:
 
 def _without_price(finding: Finding) -> str:
     """Beside what a look measured there is no second figure of the same."""
-    return finding.reason if finding.slowness is None else finding.reason.replace(f"; {cost_of(finding.slowness)}", "")
+    if finding.slowness is None:
+        return finding.reason
+    price = cost_of(finding.slowness)
+    return finding.reason.replace(f"; at most, {price}", "").replace(f"; {price}", "")
 
 
 def agrees(incident: Incident, verdict: Verdict) -> bool:

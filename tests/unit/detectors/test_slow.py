@@ -6,6 +6,7 @@ from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
+from stallwatch.model.verdict import cost_of
 from tests.builders.node import with_beat
 from tests.builders.running_job import SimulatedRank, found, four, job_run, run
 from tests.replay.stragglers import Job, play
@@ -103,6 +104,14 @@ def test_what_it_costs_is_measured_with_its_interval() -> None:
     assert cost is not None
     assert cost.low_seconds < 0.3 * cost.step_seconds < cost.high_seconds
     assert cost.share == pytest.approx(cost.cost_seconds / (cost.step_seconds - cost.cost_seconds))
+
+
+def test_what_it_costs_is_one_figure_also_while_it_is_held() -> None:
+    slow = job_run(held_back([0.4, 0.4, 0.4, 0.0]), 100)
+    over = job_run(held_back([0.2] * 4), 160)[len(slow) :]
+    findings = [finding for second, finding in found(run([*slow, *over]), "slow") if second > 100]
+    assert len(findings) > 3
+    assert all(finding.slowness and cost_of(finding.slowness) in finding.reason for finding in findings)
 
 
 def test_what_people_see_of_a_slow_rank_is_what_is_told_of_it() -> None:

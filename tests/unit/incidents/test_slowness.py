@@ -30,10 +30,11 @@ def test_a_look_at_a_hang_sees_one_moment() -> None:
     assert (slowness.profile_seconds(incident, 1), slowness.look_seconds(incident, 1)) == (0, 0)
 
 
-def test_what_detection_saw_stands_beside_what_a_look_saw() -> None:
+@pytest.mark.parametrize("limit", ["", "at most, "])
+def test_what_detection_saw_stands_beside_what_a_look_saw(limit: str) -> None:
     story = Story()
     cost = Slowness(0.1, 0.1, 0.1, 0.3, 20, 10.0)
-    reason = f"rank 2 holds the others back; {cost_of(cost)}; its GPU is slow"
+    reason = f"rank 2 holds the others back; {limit}{cost_of(cost)}; its GPU is slow"
     slow = msgspec.structs.replace(finding("slow", "suspect"), reason=reason, slowness=cost)
     story.at(20, slow, jobs=[facts(moved=True)])
     verdicts = slow_report((0, 1, 2, 3), 0.06, 10.0).verdicts

@@ -309,10 +309,11 @@ def comm_stuck() -> list[str]:
 
 def slow(who: StepContext) -> list[str]:
     """Steps for ranks that hold the job back."""
+    on_gpu = who.process.gpu_uuid or (who.activity and who.activity.process.uses_gpu)
     return [
         *(
             [f"On {who.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{who.gpu}`."]
-            if who.process.gpu_uuid or (who.activity and who.activity.process.uses_gpu)
+            if on_gpu and who.verdict.where != "dataloader"
             else []
         ),
         f"Look for other programs on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",

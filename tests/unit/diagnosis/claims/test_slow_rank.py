@@ -142,6 +142,7 @@ def test_a_wait_for_a_loader_is_told_with_what_its_workers_do() -> None:
     assert "train.py:88 in main, where it waits for its data loader; its peers 0%" in told.summary
     assert told.where == "dataloader"
     assert "storage under its shard" in told.next_steps[0]
+    assert not any("throttling" in step for step in told.next_steps), "it waits for data, not for its GPU"
 
 
 @pytest.mark.parametrize(
