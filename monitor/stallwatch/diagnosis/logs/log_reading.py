@@ -350,9 +350,19 @@ def read_logs(
 ) -> LogReading:
     """Given ranks with the events of their logs, events of other logs, nodes with their kernels' logs, in any order,
     and of how many nodes the logs are, return what they tell."""
-    events = gathered(sorted(ranks, key=lambda rank: rank.rank), loose, log_nodes)
+    ranks = sorted(ranks, key=lambda rank: rank.rank)
+    events = gathered(ranks, loose, log_nodes)
     kernel = kernel_events(sorted(nodes, key=lambda node: node.host))
+    kernel = [event for event in kernel if not _is_anothers_kill(event, ranks, events)]
     return LogReading(attempts(events), owned_by_pid(kernel, events))
+
+
+def _is_anothers_kill(event: LogEvent, ranks: Sequence[RankEvidence], events: Sequence[LogEvent]) -> bool:
+    """A kill of a process that is none of the node's known ranks, and in no log: a kernel's log reaches back months."""
+    if event.kind != "memory_killed" or event.pid is None or any(one.pid == event.pid for one in events):
+        return False
+    pids = {rank.pid for rank in ranks if rank.host == event.host}
+    return bool(pids) and None not in pids and event.pid not in pids
 
 
 # A log outlives a process: after a launcher's restart, one file holds the former lives of the job, too.

@@ -1,8 +1,12 @@
 """Kernels' logs, alone and among others."""
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import NodeEvidence
+from stallwatch.model.kernel import KernelEvent
+from tests.builders.job import Rank, evidence
 from tests.builders.texts import marked, of_logs, ranked, timed_out, told, verdict
 
 XID = "NVRM: Xid (PCI:0000:61:00): {}, pid={}, name=python3, {}"
@@ -45,3 +49,23 @@ def test_a_kernel_log_that_holds_what_training_logs_quote_is_read_as_both() -> N
     log = "Nov 28 10:00:00 node0 kernel: " + XID.format(79, 1, "GPU has fallen off the bus.") + "\n"
     log += marked(ranked(timed_out("2.6", 0, 9).removeprefix("[rank0]:"), 0), "Nov 28 10:10:00 node0 python3[70]: ")
     assert verdict(log).cause == "gpu_fault"
+
+
+@pytest.mark.parametrize(
+    ("killed", "pids_known", "cause"),
+    [
+        (30444, True, "undecided"),  # hours ago, of somebody else: what is looked at next says what happened here
+        (1001, True, "rank_exited"),
+        (30444, False, "rank_exited"),  # logs that somebody gathered
+    ],
+)
+def test_a_kill_of_a_process_that_is_no_rank_s_did_not_end_the_job_that_could_not_be_looked_at(
+    killed: int, pids_known: bool, cause: str
+) -> None:
+    line = f"Memory cgroup out of memory: Killed process {killed} (python) total-vm:368248kB, anon-rss:48768kB"
+    event = KernelEvent("oom_kill", line, line=3, seconds=11005.9, pid=killed, process="python", constraint="memcg")
+    unseen = [replace(Rank(rank, dumped=False).evidence(), processes=()) for rank in (0, 1)]
+    ranks = tuple(rank if pids_known else replace(rank, pid=None) for rank in unseen)
+    node = NodeEvidence("node0", (0, 1), kernel_log=(line,), kernel_events=(event,))
+    verdict = judge(replace(evidence(world_size=2), ranks=ranks, nodes=(node,))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, ())
