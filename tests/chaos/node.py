@@ -53,7 +53,7 @@ class Unit:
         self._below: set[psutil.Process] = set()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
         self.starts = 0
-        self.wrong_ends = 0  # that nobody wanted
+        self.wrong_codes: list[int] = []  # of ends that nobody wanted
 
     @property
     def pid(self) -> int | None:
@@ -74,7 +74,8 @@ class Unit:
         if self.pid is not None:
             return
         if self._process is not None:
-            self.wrong_ends += self._process.returncode not in (-signal.SIGKILL, 0)
+            code = self._process.returncode
+            self.wrong_codes += [] if code in (-signal.SIGKILL, 0) else [code]
             self._end_rest()
         self.start()
 

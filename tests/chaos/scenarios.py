@@ -61,9 +61,9 @@ def play(name: str, keep: Path | None = None) -> tuple[str, list[str]]:
         try:
             node.start()
             lines += SCENARIOS[name](node)
-            wrong = node.daemon.wrong_ends + node.side.wrong_ends
-            if wrong:
-                return f"a unit ended {wrong} times by itself", lines
+            wrong = {"daemon": node.daemon.wrong_codes, "privileged side": node.side.wrong_codes}
+            if any(wrong.values()):
+                return f"a unit ended by itself, with {wrong}", lines
         except Exception as error:  # what a scenario raises is its verdict
             return f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}", lines
     left = left_behind(folder)

@@ -160,7 +160,7 @@ class Stories:
     def count(self) -> None:
         result, told = self.result, self._node.told()
         result.messages = len(told) + len(self._node.slack_texts)
-        result.wrong_ends = self._node.daemon.wrong_ends + self._node.side.wrong_ends
+        result.wrong_ends = len(self._node.daemon.wrong_codes) + len(self._node.side.wrong_codes)
         for story in self._stories:
             mine = [one for one in told if one.job == story.name]
             first = next((one for one in mine if one.step == "told"), None)
