@@ -120,7 +120,7 @@ def working(ticks_a_second: int, seconds: int, *, child: bool = False, step: int
     """Whether it works while it stands, by a CPU that goes on at this rate."""
     processes = {}
     for second in range(1, seconds + 1):
-        used = ticks_a_second * second
+        used = 7_000 + ticks_a_second * second  # what it had computed before counts for nothing
         children = (ChildProcess(7, "R", "convert", used),) if child else ()
         processes[second] = process(0, main_thread_cpu_ticks=0 if child else used, children=children)
     looks = [beat(step=step, last_step_ns=at(0))] * (seconds + 1)
