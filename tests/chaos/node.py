@@ -52,6 +52,7 @@ class Unit:
         self._process: subprocess.Popen[bytes] | None = None
         self._below: set[psutil.Process] = set()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
+        self.environment["PYTHONFAULTHANDLER"] = "1"  # an end without a word is said in the log
         self.starts = 0
         self.wrong_codes: list[int] = []  # of ends that nobody wanted
 
