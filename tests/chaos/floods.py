@@ -13,6 +13,7 @@ from tests.chaos.node import Node, RankProcesses, told_after
 
 STALE = 10_000
 RANKS = 64
+_SOMEBODY = 65_001
 _WATCH_SECONDS = 15.0
 _LASTS_A_SECOND = (
     "import stallwatch, time",
@@ -26,11 +27,14 @@ _LASTS_A_SECOND = (
 
 
 def stale_records(node: Node) -> Iterator[str]:
-    """Of processes that are gone: those of a user who has many cost the others nothing."""
+    """Of processes that are gone: those of a user who has many cost the others nothing. (A new rank of that user waits
+    for its turn, some minutes at most; as an ordinary user all are ours.)"""
     for number in range(STALE):
         pid = 4_000_000 + number  # beyond pid_max as it is set anywhere
         path = node.ranks_directory / layout.record_name(number % 64, pid)
         path.write_bytes(record_bytes(number % 64, pid, 12345, epoch=f"old{number // 64}"))
+        if os.geteuid() == 0:
+            os.chown(path, _SOMEBODY, _SOMEBODY)
     yield f"{STALE} records of processes that are gone; told after {told_after(node, 'beside', 'killed'):.1f} s"
     assert node.client.healthy()
     left = sum(1 for entry in os.scandir(node.ranks_directory) if entry.name.endswith(".beat"))

@@ -326,7 +326,8 @@ def told_after(
     job = RankProcesses(node, name)
     node.jobs.append(job)
     if wait_seen:
-        node.until(lambda: {rank.state for rank in node.ranks(name)} == {"stepping"}, f"{name} is seen")
+        both = ["stepping"] * len(job.processes)
+        node.until(lambda: [rank.state for rank in node.ranks(name)] == both, f"{name} is seen")
     job.send(1, signal.SIGSTOP if fault == "stopped" else signal.SIGKILL)
     began = time.monotonic()
     node.until(lambda: any(one.job == name for one in node.told()), f"{name} is told", seconds)
