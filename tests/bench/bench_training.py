@@ -117,10 +117,12 @@ class Watcher:
                 process.send_signal(number)
 
 
-def measure(model: str, ranks: int, pairs: int, seconds: float) -> tuple[list[tuple[Block, Block]], float]:
-    """Return pairs of blocks, without and with, and what share of a core the daemon took while it ran."""
+def measure(model: str, ranks: int, pairs: int, seconds: float) -> tuple[list[tuple[Block, Block]], list[float]]:
+    """Return pairs of blocks, without and with, and what share of a core the daemon took in each of the latter. What it
+    left undone while it was stopped is in these, too."""
     random.seed(1)
     taken: list[tuple[Block, Block]] = []
+    shares: list[float] = []
     with tempfile.TemporaryDirectory(prefix="sw-") as name, jobs.server() as server:
         folder = Path(name)
         daemon = DaemonChild(folder, os.environ, {"drift": {"every_seconds": SAMPLE_EVERY}})
@@ -130,22 +132,27 @@ def measure(model: str, ranks: int, pairs: int, seconds: float) -> tuple[list[tu
             hooked = ToldJob(server, folder / "hooked", model, ranks, True, daemon.rank_directory)
             watcher = Watcher(daemon)
             steps = max(1, round(seconds / hooked.block(5).seconds))
-            began, before = time.monotonic(), watcher.cpu()
+
+            def watched() -> Block:
+                began, before = time.monotonic(), watcher.cpu()
+                block = hooked.block(steps)
+                shares.append((watcher.cpu() - before) / (time.monotonic() - began))
+                return block
+
             while len(taken) < pairs:
                 if random.random() < 0.5:
                     with watcher.stopped():
                         without = bare.block(steps)
-                    taken.append((without, hooked.block(steps)))
+                    taken.append((without, watched()))
                 else:
-                    with_it = hooked.block(steps)
+                    with_it = watched()
                     with watcher.stopped():
                         taken.append((bare.block(steps), with_it))
-            share = (watcher.cpu() - before) / (time.monotonic() - began)
             seen = [one for one in daemon.client.ranks().ranks if one.training_job == "told"]
             assert len(seen) == ranks, f"the daemon sees {len(seen)} of {ranks} ranks"
         finally:
             daemon.stop()
-    return taken, share
+    return taken, shares
 
 
 def more(pairs: Sequence[tuple[Block, Block]], what: int) -> list[float]:
@@ -156,19 +163,13 @@ def more(pairs: Sequence[tuple[Block, Block]], what: int) -> list[float]:
 def cpu(quick: bool) -> list[Figure]:
     """Processor time of a step: the ranks' in pairs, and the hook's threads and the daemon by their own clocks."""
     ranks = min(ALWAYS_BUSY, len(os.sched_getaffinity(0)))
-    pairs, share = measure("cpu", ranks, 10 if quick else 60, 1.0 if quick else 2.0)
+    pairs, shares = measure("cpu", ranks, 10 if quick else 60, 1.0 if quick else 2.0)
     hook = [with_it.hook / with_it.seconds * 100 for _, with_it in pairs]
     threads = mean_of("the hook's threads", hook, "% of a core")
-    # The daemon rested for half of the time, and did its ticks in the other half.
-    daemon = share * 100 / ALWAYS_BUSY
-    together = Figure(
-        "hook and daemon, of 8 busy cores",
-        threads.value + daemon,
-        "%",
-        (threads.low or 0.0) + daemon,
-        (threads.high or 0.0) + daemon,
-        f"by their own clocks; the daemon takes {share:.2%} of a core",
-    )
+    both = [of_hook + share * 100 / ALWAYS_BUSY for of_hook, share in zip(hook, shares, strict=True)]
+    daemon = statistics.fmean(shares)
+    detail = f"by their own clocks; the daemon takes {daemon:.2%} of a core"
+    together = mean_of("hook and daemon, of 8 busy cores", both, "%", detail)
     step = statistics.fmean(without.cpu for without, _ in pairs)
     paired = mean_of("a step, in pairs", more(pairs, 1), "%", f"{ranks} ranks, {step * 1e3:.1f} ms of processor a step")
     return [together, threads, paired]
@@ -190,12 +191,13 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a block")
     options = parser.parse_args()
-    pairs, share = measure(options.model, options.ranks, options.pairs, options.seconds)
+    pairs, shares = measure(options.model, options.ranks, options.pairs, options.seconds)
     for without, with_it in pairs:
         print(f"{without.seconds * 1e3:9.3f} ms {with_it.seconds * 1e3:9.3f} ms; "
               f"processor {without.cpu * 1e3:9.3f} ms {with_it.cpu * 1e3:9.3f} ms")  # fmt: skip
     print(mean_of("time of a step", more(pairs, 0), "%"))
-    print(mean_of("processor of a step", more(pairs, 1), "%"), f"; daemon {share:.2%} of a core")
+    print(mean_of("processor of a step", more(pairs, 1), "%"))
+    print(mean_of("daemon", [share * 100 for share in shares], "% of a core"))
     return 0
 
 
