@@ -1,5 +1,5 @@
 """Cycles of waits, and transfers that never meet: over groups or of sends and receives; of sizes that differ at both
-ends; and those that no recorder shows, where all stand in one and nobody is absent."""
+ends; and those that no recorder shows, where nobody is absent."""
 
 import re
 from collections import Counter
@@ -117,8 +117,7 @@ def _share_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
     if any(graph.peers.get(rank) in ranks for rank in ranks):
         return True
     waits = [wait for wait in graph.waits if wait.rank in ranks and wait.pending.transfers]
-    blockers = [blocker for wait in waits for blocker in graph.blockers[wait.point]]
-    return any(blocker.rank in ranks and blocker.strength != Strength.QUEUED for blocker in blockers)
+    return any(b.rank in ranks and b.strength != Strength.QUEUED for w in waits for b in graph.blockers[w.point])
 
 
 def _common_site(analysis: Analysis, culprits: tuple[int, ...]) -> str:
@@ -296,7 +295,9 @@ def unrecorded(analysis: Analysis) -> Saying:
     transfers = sorted(rank for rank in roots if analysis.case.activity(rank).call.is_transfer)
     if not transfers or not roots - set(transfers) <= perhaps:
         return None
-    left = tuple(sorted({d.rank for d in analysis.departures})) if _left_alike(analysis.departures) else ()
+    # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
+    compared = analysis.departures if analysis.whole_world_seen and _left_alike(analysis.departures) else ()
+    left = tuple(sorted({departure.rank for departure in compared}))
     few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
     if left and len(left) < len(analysis.case.observed) and few:
         return _departed(analysis, left, transfers)
@@ -376,10 +377,9 @@ def _departed(analysis: Analysis, left: tuple[int, ...], transfers: list[int]) -
     first = next(departure for departure in analysis.departures if departure.rank == left[0])
     usual = align.describe(first.expected[0]) if first.expected else "something else"
     return Claim(
-        cause=departed_cause(analysis, first),
-        culprits=left,
-        # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
-        confidence="likely" if analysis.whole_world_seen else "possible",
+        departed_cause(analysis, first),
+        left,
+        "likely",
         because=(
             Fact(
                 f"rank {first.rank} called {align.describe(first.found)} where it had always called {usual}",

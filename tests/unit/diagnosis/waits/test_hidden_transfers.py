@@ -93,3 +93,19 @@ def test_of_two_that_left_the_program_in_different_ways_neither_is_named() -> No
     ranks += [Rank(r, steps[r > 2 :], frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for r in range(2, 8)]
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.culprits == (), verdict.summary
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_rank_s_own_habits_name_it_only_where_all_its_peers_were_seen(seen: bool) -> None:
+    row = Group("1", "row", (0, 1), 1)
+    steps = tuple(call for step in STEPS for call in (Call(row, line=5), step))
+    calls = (*steps, Call(row, "broadcast", 3, line=77))
+    ranks = [Rank(0, calls, len(steps), backend="gloo")]
+    ranks += [
+        Rank(r, steps[0 if r == 1 else 1 :: 1 if r == 1 else 2], frames=IN_RECV, wchan="futex_do_wait", backend="gloo")
+        for r in (1, 2, 3)
+    ]
+    if not seen:
+        ranks[1] = Rank(1, frames=IN_RECV, wchan="futex_do_wait", backend="gloo", dumped=False)
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert verdict.culprits == ((0,) if seen else ()), verdict.summary
