@@ -105,6 +105,7 @@ class GpuFields(TypedDict, total=False):
     pci_bus_id: str | None
     utilization_percent: int | float | None
     memory_utilization_percent: int | None
+    multiprocessors_percent: float | None
     memory_used_bytes: int | None
     memory_total_bytes: int | None
     power_watts: float | None

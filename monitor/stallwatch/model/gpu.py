@@ -23,6 +23,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     pci_bus_id: str | None = None  # as NVML prints it; of evidence as formats.xid.bus_address does
     utilization_percent: int | float | None = None
     memory_utilization_percent: int | None = None  # of the memory controller: what a spinning kernel leaves at rest
+    # Of its multiprocessors, how many ran something between the last two looks; read while it spins (Hopper, newer).
+    multiprocessors_percent: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     power_watts: float | None = None

@@ -32,6 +32,7 @@ class FakeNvml:
     NVML_TEMPERATURE_GPU = 0
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
+    NVML_GPM_METRICS_GET_VERSION = 1
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVML_ERROR_DRIVER_NOT_LOADED = 9
 
@@ -43,6 +44,8 @@ class FakeNvml:
         self.fields = dict(RECORDED_FIELDS)
         self.waiting: list[Callable[[], Any]] = []  # what nvmlEventSetWait_v2 does, call by call; then it times out
         self.registered: list[int] = []
+        self.memory_percent = 40
+        self.multiprocessors = [18.182]  # of GPM, look by look; the last one stays
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvml") or name in self.lacking:
@@ -59,6 +62,9 @@ class FakeNvml:
             "nvmlDeviceGetFieldValues": self._fields,
             "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 1980, 2: 2619}[clock],
             "nvmlEventSetWait_v2": self._wait,
+            "nvmlGpmSampleAlloc": object,
+            "nvmlGpmSampleGet": lambda handle, sample: sample,
+            "nvmlGpmMetricsGet": self._gpm,
             "nvmlDeviceGetNvLinkState": lambda handle, link: 1 if link < 18 else self._refuse(2),
             "nvmlDeviceRegisterEvents": lambda handle, types, events: self.registered.append(types),
         }
@@ -82,7 +88,7 @@ class FakeNvml:
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlDeviceGetTotalEccErrors": 0,
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1_745_682_432, total=85_520_809_984),
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=40),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=self.memory_percent),
             "nvmlDeviceGetPowerUsage": 118_917,
             "nvmlDeviceGetComputeRunningProcesses": [
                 SimpleNamespace(pid=479, usedGpuMemory=1_233_125_376),
@@ -99,10 +105,14 @@ class FakeNvml:
             "nvmlDeviceGetPcieReplayCounter": 3,
             "nvmlDeviceGetSupportedEventTypes": 0xFF9F,
             "nvmlEventSetCreate": "events",
+            "nvmlGpmQueryDeviceSupport": SimpleNamespace(isSupportedDevice=1),
         }
 
     def c_nvmlGpuFabricInfo_t(self) -> Any:  # noqa: N802 - NVML's own name
         return SimpleNamespace(state=3, status=0)
+
+    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802 - NVML's own name
+        return SimpleNamespace(metrics=[SimpleNamespace()])
 
     def byref(self, value: Any) -> Any:
         return value
@@ -117,6 +127,12 @@ class FakeNvml:
             members = SimpleNamespace(dVal=float(value), uiVal=value, ulVal=value, ullVal=value, sllVal=value)
             answers.append(SimpleNamespace(fieldId=field, nvmlReturn=code, valueType=kind, value=members))
         return answers
+
+    def _gpm(self, asked: Any) -> Any:
+        assert asked.sample1 is not asked.sample2
+        value = self.multiprocessors.pop(0) if len(self.multiprocessors) > 1 else self.multiprocessors[0]
+        asked.metrics[0] = SimpleNamespace(metricId=asked.metrics[0].metricId, nvmlReturn=0, value=value)
+        return asked
 
     def _wait(self, events: str, milliseconds: int) -> Any:
         if self.waiting:

@@ -167,3 +167,30 @@ def test_device_that_is_lost_costs_the_others_nothing() -> None:
 
 def test_refusal_as_a_whole_is_a_value() -> None:
     assert state(nvmlInit=18).failure_code == 18
+
+
+def test_what_a_spinning_gpu_occupies_is_read_between_two_looks() -> None:
+    nvml = FakeNvml()
+    reader = GpuReader(nvml)
+    reader.read()
+    assert "nvmlGpmSampleGet" not in nvml.calls  # its memory works: so does it
+    nvml.memory_percent = 0
+    nvml.multiprocessors = [18.1818, 0.758]
+    assert [reader.read()[0].multiprocessors_percent for _ in range(3)] == [None, 18.182, 0.758]
+    # It worked meanwhile: what was read before tells nothing of now.
+    nvml.memory_percent = 40
+    assert reader.read()[0].multiprocessors_percent is None
+    nvml.memory_percent = 0
+    assert [reader.read()[0].multiprocessors_percent for _ in range(2)] == [None, 0.758]
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"]
+)
+def test_what_a_gpu_occupies_is_unknown_where_its_driver_does_not_say(call: str) -> None:
+    nvml = FakeNvml()
+    nvml.memory_percent, nvml.failing[call] = 0, 3
+    reader = GpuReader(nvml)
+    for _ in range(3):
+        (gpu,) = reader.read()
+        assert (gpu.multiprocessors_percent, gpu.unavailable) == (None, None)

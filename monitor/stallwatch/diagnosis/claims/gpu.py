@@ -5,6 +5,7 @@ XIDs and what they mean are those of NVIDIA's catalogue; which ones follow from 
 """
 
 from collections.abc import Iterable
+from statistics import median
 
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, waiting_facts
@@ -21,6 +22,7 @@ from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 # A kernel line this long before the last look at the processes belongs to another day.
 _OLD_SECONDS = 3600.0
 _BOOT_SECONDS = 180.0
+_ALIKE, _UNLIKE = 1.05, 1.5  # times the multiprocessors that the others occupy
 _FAILURES = ("out_of_memory", "memory_killed", "cuda_error", "native_crash", "dataloader_killed")
 _CRASHES = (4, 7, 8, 9, 11)  # signals that end a process which did not wait: SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
 
@@ -231,6 +233,9 @@ def kernel_stuck(analysis: Analysis) -> Saying:
         return _kernel_claim(analysis, behind, facts, "likely")
     if not gpus:
         return None
+    unlike, facts = ([], []) if absent else _unlike_the_others(analysis, gpus)
+    if unlike:
+        return _kernel_claim(analysis, unlike, facts, "likely")
     if absent:
         waiting = [gpu for wait in analysis.graph.waits if (gpu := gpus.get(wait.rank))]
         culprits = [
@@ -270,6 +275,26 @@ def _not_begun(analysis: Analysis) -> list[int]:
     begun = {wait.rank: wait.pending.begun for wait in analysis.graph.waits if wait.point in analysis.roots.closed}
     behind = sorted(rank for rank, has in begun.items() if has is False)
     return behind if 2 * len(behind) < len(begun) and None not in begun.values() else []
+
+
+def _unlike_the_others(analysis: Analysis, gpus: dict[int, Gpu]) -> tuple[list[int], list[Fact]]:
+    """The same by how many multiprocessors they occupy: NCCL gives one collective as many blocks on each member (24 of
+    132 on two H200s that waited in one; an endless kernel of one block took 1 of 132, a matrix product 128)."""
+    points = {wait.point for wait in analysis.graph.waits}
+    if not _all_have_issued(analysis) or len(points) != 1 or not all(point.seq for point in points):
+        return [], []
+    members = {wait.rank: gpus[wait.rank] for wait in analysis.graph.waits if wait.rank in gpus}
+    shares = {rank: gpu.multiprocessors_percent for rank, gpu in members.items() if gpu.multiprocessors_percent}
+    if len(shares) < len(analysis.graph.waits) or len({gpu.name for gpu in members.values()}) > 1:
+        return [], []
+    most = median(shares.values())
+    unlike = sorted(rank for rank, share in shares.items() if not most / _UNLIKE < share < most * _UNLIKE)
+    alike = [share for rank, share in shares.items() if rank not in unlike]
+    if not unlike or 2 * len(unlike) >= len(shares) or max(alike) > _ALIKE * min(alike):
+        return [], []
+    theirs = ", ".join(f"{shares[rank]:.1f}" for rank in unlike)
+    said = f"the GPU of {named(unlike)} occupies {theirs} % of its multiprocessors, those of the others {most:.1f}"
+    return unlike, [Fact(f"{said}: it is not in the collective that was issued on all", "NVML")]
 
 
 def _draw_less(analysis: Analysis, gpus: dict[int, Gpu]) -> list[int]:
