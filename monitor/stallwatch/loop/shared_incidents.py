@@ -34,6 +34,7 @@ from stallwatch.model.verdict import Report, Verdict
 _PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jobs' pace
 _START_IT = "Start the meeting place again (fleet.url), and they are judged together."
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
+_OTHERS = "what the job's other nodes see"  # that it is missing
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
 
@@ -257,11 +258,14 @@ def _alone(report: Report, why: str) -> Report:
 
 
 def _alone_verdict(verdict: Verdict, why: str) -> Verdict:
+    missing = tuple(one for one in verdict.missing if not one.startswith(_OTHERS))
+    missing = (f"{_OTHERS}: {why}", *missing)
+    if len(missing) == len(verdict.missing):  # left by the daemon before this one: it says so
+        return replace(verdict, missing=missing)
     unheard, steps = "The job's other nodes could not be heard.", verdict.next_steps
     if verdict.waiting and not verdict.traits.accuses:
         unheard = f"What holds them up is on another node, or unknown: {unheard[0].lower()}{unheard[1:]}"
         steps = (f"See on the job's other nodes what they found: stallwatch incidents. {_START_IT}", *steps)
-    missing = (f"what the job's other nodes see: {why}", *verdict.missing)
     return replace(verdict, summary=f"{verdict.summary} {unheard}", missing=missing, next_steps=steps)
 
 

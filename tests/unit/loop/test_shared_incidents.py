@@ -156,6 +156,18 @@ def test_while_the_meeting_place_is_away_this_nodes_own_verdict_says_that_it_is_
     assert said(fleet, shared(), at=1) is None, "that time passes is no news"
 
 
+def test_a_daemon_that_starts_again_says_once_that_it_is_alone(fleet: Fleet, link: FakeLink) -> None:
+    link.position = Position(0, True, "", None, 0, None, "the meeting place has not answered for 12 s: refused")
+    first = said(fleet, shared(), judged(shared()))
+    assert first is not None
+    link.position = msgspec.structs.replace(link.position, away="the meeting place has not answered for 40 s: refused")
+    again = said(Fleet(link, FakeClock(), "node0", lambda incident_id: Told()), shared(report=first.report))
+    assert again is not None and again.report is not None
+    verdict = again.report.verdicts[0]
+    assert verdict.summary.count("could not be heard") == 1
+    assert [one.count("40 s") for one in verdict.missing if "has not answered" in one] == [1]
+
+
 def test_a_summary_that_cannot_be_read_costs_no_verdict(fleet: Fleet, link: FakeLink) -> None:
     one = shared()
     broken = Judged(one.incident_id, 1, report("process_stopped", (1,)), summary=b"\xff")
