@@ -60,7 +60,8 @@ def claim(analysis: Analysis) -> Saying:
         if (rank in cleared or not activity.end.gone) and (waited or not activity.progress.moving)
     ]
     if not culprits:
-        return _elsewhere(analysis, waiting) or Rejected("init_missing", "every rank that was seen is in rendezvous")
+        in_vain = _elsewhere(analysis, waiting) or _all_in_vain(analysis, waited)
+        return in_vain or Rejected("init_missing", "every rank that was seen is in rendezvous")
     facts = [Fact(f"{named(waiting)} {'waited' if waited else 'wait'} in rendezvous or store", "py-spy")]
     if waited:
         facts.append(Fact(f"{named(waited)} ended there, as a time-out ends them", "/proc"))
@@ -84,6 +85,29 @@ def _elsewhere(analysis: Analysis, waiting: list[int]) -> Claim | None:
         Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),
     )
     return _claim(analysis, missing, facts)
+
+
+def _all_in_vain(analysis: Analysis, waited: frozenset[int]) -> Claim | None:
+    """All came, waited for each other, and ended when their time was over: whose address was missing the logs may tell,
+    and its process was there, so that it came as another or met elsewhere."""
+    case = analysis.case
+    if not waited or waited != set(case.observed):
+        return None
+    awaited = sorted({rank for one in case.logs.of_kind("init_timeout") for rank in one.event.ranks} & waited)
+    whom = f"for {named(awaited)}" if awaited else "for each other"
+    came = "came under another RANK, or with another MASTER_ADDR, MASTER_PORT or WORLD_SIZE"
+    told = (
+        f"{named(waited)} waited at the rendezvous {whom} until their time-out ended them; "
+        f"{named(awaited) if awaited else 'one of them'}, whose process was there, perhaps {came}"
+    )
+    facts = [Fact(f"{named(waited)} waited in rendezvous or store and ended there", "py-spy and /proc")]
+    if awaited:
+        facts.append(Fact(f"of {named(awaited)} the store held no address", "logs"))
+    step = (
+        "Compare RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all ranks, as their launcher set them and as the "
+        "program hands them to init_process_group."
+    )
+    return Claim("init_missing", (), "possible", tuple(facts), where="init", told=told, steps=(step,))
 
 
 def _apart(analysis: Analysis, waiting: list[int]) -> Claim:

@@ -124,11 +124,13 @@ _LATER_NS = 30_000_000  # between two ends of which one may be the other's cause
 
 
 def ended_in_vain(case: Case) -> frozenset[int]:
-    """Ranks that ended where they were last seen to wait at the start of the job, for one that was elsewhere, and of
+    """Ranks that ended where they were last seen to wait at the start of the job, for one that did not come, and of
     whose own trouble nothing is known: their time-out ended them, by an exception that names no rank."""
     waiting = {rank for rank in case.observed if case.activity(rank).place.in_store_or_init}
     elsewhere = [rank for rank in case.observed if rank not in waiting and _stood_elsewhere(case, rank)]
-    if not (elsewhere or case.meeting.apart or case.meeting.never_seen):
+    # Or all waited, each for the others, and a log tells that time was over: one came under another's rank, say.
+    all_timed_out = len(waiting) == len(case.observed) and bool(case.logs.of_kind("init_timeout"))
+    if not (elsewhere or case.meeting.apart or case.meeting.never_seen or all_timed_out):
         return frozenset()
     return frozenset(rank for rank in waiting if _failed_by_others(case, rank))
 

@@ -229,6 +229,8 @@ def _process_stopped(verdict: Verdict, culprits: Culprits) -> str:
 def _init_missing(verdict: Verdict, culprits: Culprits) -> str:
     if culprits.aside.apart:
         return f"{culprits.who()} {culprits.aside.apart}: another MASTER_ADDR or MASTER_PORT on one of the sides"
+    if culprits.aside.told and not verdict.culprits:
+        return culprits.aside.told
     doing = culprits.doing()
     lead = f"{doing} and has" if doing else f"{culprits.who()} {culprits.has()}"
     waits = f"; {_others_wait(verdict)} for {culprits.them()} to join" if verdict.waiting else ""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
+from stallwatch.model.evidence import SHARED_LOG, Attempt, CodeFrame, Evidence, RankEvidence, ThreadState
 from stallwatch.model.rendezvous import Apart, Rendezvous
 from stallwatch.model.verdict import Verdict
 from tests.builders.clock import SECOND_NS
@@ -118,6 +118,34 @@ def test_who_ended_by_itself_before_it_came_is_the_cause_of_the_others_time_out(
     first = Rank(3, dumped=False, frames=SLEEPS, state="X", exit_code=1, ended_ns=SECOND_NS)
     told = judge(evidence(*ended, first)).verdicts[0]
     assert (told.cause, told.culprits) == ("rank_exited", (3,))
+
+
+NO_ADDRESS = (
+    "Traceback (most recent call last):",
+    '  File "/srv/job/train.py", line 60, in <module>',
+    "torch.distributed.DistStoreError: wait timeout after 80000ms, keys: /default_pg/0//cpu//0/3",
+)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("log", [NO_ADDRESS, OWN_ERROR])
+def test_who_ended_first_of_all_that_waited_for_each_other_is_not_to_blame(log: tuple[str, ...], shared: bool) -> None:
+    """Rank 3's process came, too, as another rank: all ended when their time was over, rank 0 a moment sooner."""
+    at_rendezvous: dict[str, Any] = {"dumped": False, "frames": JOINS, "wchan": "do_poll", "state": "X"}
+    attempts = (Attempt("log", 1, 0, True, SHARED_LOG if shared else ""),)
+    ended = [
+        msgspec.structs.replace(
+            Rank(r, exit_code=1, ended_ns=SECOND_NS + r * 10_000_000, log=log, **at_rendezvous).evidence(),
+            attempts=attempts,
+        )
+        for r in range(4)
+    ]
+    told = judge(_job(*ended)).verdicts[0]
+    if log is OWN_ERROR:
+        assert told.cause == "rank_exited"
+        return
+    assert (told.cause, told.culprits, told.confidence) == ("init_missing", (), "possible")
+    assert "waited at the rendezvous for rank 3 until their time-out ended them" in told.summary
 
 
 def test_all_in_the_rendezvous_accuse_nobody() -> None:
