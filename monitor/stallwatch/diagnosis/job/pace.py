@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import sqrt
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import RankActivity
@@ -87,6 +87,9 @@ _LAST_SHARE = 0.75
 _NOT_LAST = -2.3
 _LATE_SHARE_OF_STEP = 0.08  # of the step without it: less is told by nobody, and more is measured by detectors
 _LATE_FLOOR_NS = 3_000_000  # less is scheduling noise of the host
+_MANY_TIMES = 6.0
+_SURE_ERRORS = 1.96  # of an interval of 95 %
+_AS_LONG = 1.5  # times: a group's period is that of its calls
 _INTERVAL = 0.98  # half an interval of 95 % of a median, in roots of its observations
 
 
@@ -236,10 +239,15 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
         began = len(calls) - count >= _MIN_ARRIVALS
         apart = stand_apart(len(slow), len(others), late / without, ahead / without, _LATE_SHARE_OF_STEP, began=began)
         if _interval(behind[-count:])[0] > 0 and late >= _LATE_FLOOR_NS and apart:
-            # What they cost is what the last of the others waits, who would else be waited for.
-            low, high = (max(0.0, end) for end in _interval(gaps))
+            # What they cost is what the last of the others waits, who would else be waited for: on the whole, for a CPU
+            # that is shared makes of some calls many times what it makes of most.
             spanned = median(calls[-1].values()) - median(calls[-count].values())
-            cost = Slowness(ahead / 1e9, low / 1e9, high / 1e9, step / 1e9, count, spanned / 1e9)
+            mean, error = _mean([max(0, gap) for gap in gaps])
+            low, high = max(0.0, mean - _SURE_ERRORS * error), mean + _SURE_ERRORS * error
+            each = _mean(_distances(calls[-count:]))[0]
+            # Of groups that are called several times a step it is a part of that.
+            length = each if step_ns <= _AS_LONG * each else step
+            cost = Slowness(mean / 1e9, low / 1e9, high / 1e9, length / 1e9, count, spanned / 1e9)
             since_ns = max(calls[-count].values())
             return Late(tuple(sorted(slow)), cost, sum(last[-count:]) / count, 0, all_seen=True, since_ns=since_ns)
     return None
@@ -273,5 +281,16 @@ def _behind(arrivals: dict[int, int], slow: Sequence[int]) -> float:
 
 def _distance(calls: Sequence[dict[int, int]]) -> float:
     """Median time between two calls, as all ranks together see it."""
+    return median(_distances(calls))
+
+
+def _distances(calls: Sequence[dict[int, int]]) -> list[int]:
     times = [max(arrivals.values()) for arrivals in calls]
-    return median(after - before for before, after in pairwise(times))
+    return [after - before for before, after in pairwise(times)]
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """And its standard error. What is many times as long as most is another thing: a checkpoint, a stop."""
+    most = _MANY_TIMES * median(values)
+    usual = [value for value in values if value <= most] or list(values)
+    return fmean(usual), stdev(usual) / sqrt(len(usual)) if len(usual) > 1 else 0.0

@@ -219,12 +219,13 @@ def test_else_nothing_says_that_a_slow_rank_is_so_by_design(
     assert verdict(stacks, usage, rank=rank, from_start=from_start).by_design == ""
 
 
-def moved(peers_runnable: float, *, of_rank_3: int = -20_000_000) -> Verdict:
+def moved(peers_runnable: float, *, of_rank_3: int = -20_000_000, of_rank_2: Sequence[int] = (60_000_000,)) -> Verdict:
     """Of a job whose rank 2 gets 60 ms in each step, of which the three others lose 20 each, halfway."""
-    more = {0: -20_000_000, 1: -20_000_000, 2: 60_000_000, 3: of_rank_3}
+    more = {0: -20_000_000, 1: -20_000_000, 2: 0, 3: of_rank_3}
     began, arrivals = 0, []
     for call in range(78):
         since, first = call >= 40, call % 2 == 0
+        more[2] = of_rank_2[call // 2 % len(of_rank_2)]
         arrivals.append({rank: began + STEP_NS + (first and since) * more[rank] for rank in range(4)})
         began = max(arrivals[-1].values())
     ranks = []
@@ -252,3 +253,10 @@ def test_what_a_rank_costs_is_what_the_last_of_the_others_waits_for_it() -> None
     cost = moved(0.0, of_rank_3=0).slowness
     assert cost is not None
     assert cost.cost_seconds == pytest.approx(0.06)
+
+
+def test_what_is_late_by_little_and_by_much_costs_what_it_does_on_the_whole() -> None:
+    cost = moved(0.0, of_rank_2=(20_000_000, 130_000_000, 30_000_000)).slowness
+    assert cost is not None
+    assert cost.cost_seconds == pytest.approx(0.08, rel=0.1)
+    assert cost.low_seconds < cost.cost_seconds < cost.high_seconds
