@@ -34,6 +34,7 @@ from stallwatch.model.evidence import LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
+_INT64: Final = 2**63
 _MOST_SHAPES: Final = 32
 _LONGEST_MATCH: Final = 256
 _FIELDS: Final = frozenset(LogEvent.__struct_fields__)
@@ -322,6 +323,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
         fields["message"] = f"{said['joined']} of {said['expected']} joined"
     if pattern.kind == "collective_mismatch":
         fields["sides"] = sides_of(line.text)
+    # No number of theirs is longer, and what holds one could not be passed on.
+    fields = {name: value for name, value in fields.items() if type(value) is not int or -_INT64 <= value < _INT64}
     return LogEvent(kind=pattern.kind, text=line.text, line=number, secondary=pattern.secondary, **fields)
 
 
