@@ -325,6 +325,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
         fields["sides"] = sides_of(line.text)
     # No number of theirs is longer, and what holds one could not be passed on.
     fields = {name: value for name, value in fields.items() if type(value) is not int or -_INT64 <= value < _INT64}
+    if "ranks" in fields:
+        fields["ranks"] = tuple(rank for rank in fields["ranks"] if rank < _INT64)
     return LogEvent(kind=pattern.kind, text=line.text, line=number, secondary=pattern.secondary, **fields)
 
 
