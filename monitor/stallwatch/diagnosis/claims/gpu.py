@@ -285,7 +285,9 @@ def _unlike_the_others(analysis: Analysis, gpus: dict[int, Gpu]) -> tuple[list[i
         return [], []
     members = {wait.rank: gpus[wait.rank] for wait in analysis.graph.waits if wait.rank in gpus}
     shares = {rank: gpu.multiprocessors_percent for rank, gpu in members.items() if gpu.multiprocessors_percent}
-    if len(shares) < len(analysis.graph.waits) or len({gpu.name for gpu in members.values()}) > 1:
+    # What another program runs there counts as well.
+    alone = all(len(gpu.compute_pids or ()) == 1 for gpu in members.values())
+    if len(shares) < len(analysis.graph.waits) or not alone or len({gpu.name for gpu in members.values()}) > 1:
         return [], []
     most = median(shares.values())
     unlike = sorted(rank for rank, share in shares.items() if not most / _UNLIKE < share < most * _UNLIKE)

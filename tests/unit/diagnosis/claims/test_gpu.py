@@ -62,3 +62,14 @@ def test_the_gpu_that_occupies_other_multiprocessors_than_those_in_the_collectiv
     else:
         assert (verdict.cause, verdict.culprits, verdict.confidence) == ("gpu_kernel_stuck", culprits, "likely")
         assert "of its multiprocessors, those of the others 18.2" in verdict.because[0].fact
+
+
+def test_what_a_gpu_occupies_tells_nothing_where_another_program_is_on_it() -> None:
+    gpus = [
+        gpu_of(i, utilization_percent=100, power_watts=122.0, multiprocessors_percent=0.758 if i == 1 else 18.182)
+        for i in range(4)
+    ]
+    gpus[1] = msgspec.structs.replace(gpus[1], compute_pids=(1001, 77))
+    node = NodeEvidence("node0", (0, 1, 2, 3), (tuple(gpus),))
+    waiting = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS)) for rank in range(4)]
+    assert judge(evidence(*waiting, nodes=(node,))).verdicts[0].cause == "comm_stuck"
