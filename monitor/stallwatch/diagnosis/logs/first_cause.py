@@ -4,13 +4,13 @@ is not always the cause."""
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from stallwatch.diagnosis.logs.cleared_away import announced, is_one_of_several, was_ended_after_a_root
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
     LoggedFailure,
+    announced,
     is_of_training,
     meaning,
     means_nothing,
@@ -366,3 +366,23 @@ def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, in
     comparable = len({other.event.utc for other in causes if other.event.at_seconds is not None}) <= 1
     priority = 2 if again else 0 if is_first else 1
     return strength, priority, one.rank is None, when if comparable else 0.0, event.source, event.line
+
+
+def was_ended_after_a_root(end: LoggedFailure, ends: Iterable[LoggedFailure], raised: Iterable[LoggedFailure]) -> bool:
+    """Whether torchrun's table, in which a killed rank is not the first, lists whom it ended: it kills by SIGKILL who
+    does not heed SIGTERM. Not where the first that it saw had only lost a peer."""
+    listed = [other for other in ends if (other.event.source, other.kind) == (end.event.source, "launcher_failure")]
+    roots = {other.rank for other in listed if other.event.first}
+    of_roots = [one.consequence for one in raised if one.rank in roots]
+    return any(other.event.exit_signal == _SIGTERM for other in listed) and (not of_roots or not all(of_roots))
+
+
+def is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:
+    """Whether this launcher saw another rank end by the same signal."""
+    event = end.event
+    return any(
+        other.rank != end.rank
+        and (other.event.source, other.event.exit_signal) == (event.source, event.exit_signal)
+        and other.kind == end.kind
+        for other in ends
+    )
