@@ -1,5 +1,6 @@
 """Sinks of the graph of waits."""
 
+import random
 from types import SimpleNamespace
 from typing import cast
 
@@ -68,6 +69,37 @@ def test_who_is_in_every_cycle_of_a_deadlock_is_found_however_many_wait_in_it() 
     assert _shared(ring) == [(0, 1, 2, 3, 4)]
     two_against_two = {0: _on(2, 3), 1: _on(2, 3), 2: _on(0, 1), 3: _on(0, 1)}
     assert _shared(two_against_two) == [()]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_who_is_in_every_cycle_is_who_leaves_none_when_it_goes(seed: int) -> None:
+    """Of drawn deadlocks."""
+    draw = random.Random(seed)
+    ranks = range(draw.randint(3, 8))
+    edges = {rank: _on(*draw.sample([r for r in ranks if r != rank], draw.choice((1, 1, 1, 2)))) for rank in ranks}
+    graph = _graph(edges)
+    for cycle in find_roots(graph).cycles:
+        waits_for = {rank: {b.rank for b in edges[rank]} & set(cycle.ranks) for rank in cycle.ranks}
+        alone = [rank for rank in cycle.ranks if not _goes_round(waits_for, rank)]
+        assert in_every_circle(graph, cycle) == tuple(alone)
+
+
+def _goes_round(waits_for: dict[int, set[int]], without: int) -> bool:
+    """Whether anybody waits for himself, by others than this one."""
+    for start in waits_for.keys() - {without}:
+        reached: set[int] = set()
+        front = waits_for[start] - {without}
+        while front:
+            reached |= front
+            front = {after for rank in front for after in waits_for[rank]} - reached - {without}
+        if start in reached:
+            return True
+    return False
+
+
+def test_a_ring_of_thousands_is_looked_through_once() -> None:
+    ring = {rank: _on((rank + 1) % 3_000) for rank in range(3_000)}
+    assert _shared(ring) == [tuple(range(3_000))]
 
 
 def test_a_deadlock_beside_somebody_absent_is_an_end_of_its_own() -> None:
