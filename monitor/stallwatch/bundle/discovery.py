@@ -81,12 +81,14 @@ def survey(paths: Sequence[Path]) -> Survey:
     """List what is below `paths`, in an order that does not depend on theirs. Missing ones are problems."""
     found: dict[Path, Found] = {}
     problems: list[str] = []
+    roots: set[Path] = set()
     for path in paths:
         try:
-            root = path.resolve(strict=True)
+            roots.add(path.resolve(strict=True))
         except (OSError, RuntimeError) as error:
             problems.append(f"{readable(str(path))}: {_reason(error)}")
-            continue
+    # A folder before what is named below it: what a file is, is told by where it lies.
+    for root in sorted(roots):
         walk = _Walk(root, problems)
         for file in walk.files():
             found.setdefault(file.path, file)
