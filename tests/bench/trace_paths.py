@@ -141,7 +141,7 @@ def dump_to_sentence(folder: Path) -> list[Call]:
     return way(watch)
 
 
-def parsed_here(tasks: Sequence[Task], limits: Limits) -> None:
+def parsed_here(tasks: Sequence[Task], limits: Limits, meanwhile: Callable[[], object] | None = None) -> None:
     """What bundle.workers and its children do, where it can be watched: they and the socket between are not listed."""
     for task in tasks:
         opened = [(file, descriptor) for file in task.files if (descriptor := file.opened()) is not None]
