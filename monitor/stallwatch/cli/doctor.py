@@ -177,14 +177,15 @@ def _read_logs(paths: tuple[Path, ...]) -> "tuple[Evidence, Report | None]":
         if not path.exists():
             raise UnusableInput(f"{path}: no such file", "Name log files of the run, or their folder.")
     evidence, files = read(paths)
-    if evidence.caveats and not files - len(evidence.caveats):
+    told = tells_something(evidence)
+    if evidence.caveats and not told and not files - len(evidence.caveats):
         raise UnusableInput("; ".join(evidence.caveats[:5]), "Name log files of the run, or their folder.")
     if not files:
         raise UnusableInput(
             f"{paths[0]}: no file whose name ends in .log, .out, .err or .txt",
             "Name log files of the run, or their folder.",
         )
-    return evidence, make_report(evidence) if tells_something(evidence) else None
+    return evidence, make_report(evidence) if told else None
 
 
 def _must_be_file(path: Path) -> None:

@@ -10,6 +10,7 @@ from stallwatch.doctor import examine as examine_module
 from stallwatch.doctor.examine import examine
 from stallwatch.doctor.live import survey as survey_module
 from stallwatch.doctor.surroundings import Question, Surroundings
+from tests.builders.texts import dump_signal, timed_out
 from tests.unit.doctor.fakes import Node
 
 
@@ -59,6 +60,32 @@ def test_logs_may_follow_the_first_one(
     loud.write_text("RuntimeError: DataLoader worker (pid 37) is killed by signal: Bus error. \n")
     assert run(["doctor", "--log", str(quiet), str(loud)]) == 10
     assert "First cause" in capsys.readouterr().out
+
+
+def test_a_log_beside_what_is_not_read_is_judged_as_analyze_does(
+    clean_node: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A packed file."""
+    log = tmp_path / "train.log"
+    log.write_text("[rank2]: Traceback (most recent call last):\n[rank2]: ValueError: no such shard\n")
+    (tmp_path / "weights.zip").write_bytes(b"PK")
+    assert run(["analyze", "--json", str(tmp_path)]) == 10
+    analyzed = json.loads(capsys.readouterr().out)
+    assert run(["doctor", "--json", "--log", str(tmp_path)]) == 10
+    assert json.loads(capsys.readouterr().out)["verdicts"] == analyzed["verdicts"] != []
+
+
+def test_the_finding_of_a_log_accuses_nobody_whom_the_verdict_does_not(
+    clean_node: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "all.log"
+    log.write_text("".join(timed_out("2.6", rank, 22) for rank in range(3)) + dump_signal("2.6", 3, 21, 0))
+    assert run(["doctor", "--json", "--log", str(log)]) == 10
+    said = json.loads(capsys.readouterr().out)
+    assert (said["verdicts"][0]["cause"], said["verdicts"][0]["culprits"]) == ("not_entered", [3])
+    (first, *_) = [one for one in said["findings"] if one["check"] == "first_cause"]
+    assert first["severity"] == "warning"
+    assert "First cause" not in first["seen"]
 
 
 @pytest.mark.parametrize("option", ["--log", "--deepspeed", "--script"])

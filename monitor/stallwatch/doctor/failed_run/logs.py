@@ -32,10 +32,16 @@ class FailedRun:
         logs = read_logs(evidence.ranks, evidence.log_events, evidence.nodes, evidence.log_nodes)
         if logs.ended_well:
             return ()
+        report = surroundings.question.report
+        verdict = report.verdicts[0] if report is not None and report.verdicts else None
+        decided = verdict is not None and verdict.cause != "undecided"
         if not logs.told:
-            return (self._nothing(logs),)
+            return (self._told_by_all(),) if decided else (self._nothing(logs),)
         earlier = self._earlier((*logs.earlier, logs.told))
-        return (self._first(logs), *earlier, *self._consequences(logs.told), *self._hints(logs))
+        first = logs.told[0]
+        other = verdict is not None and first.rank is not None and first.rank not in verdict.culprits
+        found = self._not_it(first) if other and not first.consequence else self._first(logs)
+        return (found, *earlier, *self._consequences(logs.told), *self._hints(logs))
 
     @staticmethod
     def first_seen(logs: LogReading) -> str:
@@ -91,6 +97,23 @@ class FailedRun:
             seen=f"First cause: {headline(first)}",
             why=why,
             remedy=words.remedy,
+        )  # fmt: skip
+
+    def _not_it(self, first: LoggedFailure) -> FindingRecord:
+        """The verdict knows more than which failure stands first: who waits in vain is no cause."""
+        return finding(
+            self, "warning", first.place,
+            seen=f"The first failure that these logs tell: {headline(first)}",
+            why="The verdict, which weighs all that was read, does not put it down to this rank.",
+            remedy="begin with the verdict",
+        )  # fmt: skip
+
+    def _told_by_all(self) -> FindingRecord:
+        return finding(
+            self, "warning", "the logs",
+            seen="No one line tells the failure; what was read together does.",
+            why="The verdict says what is known, and by which evidence.",
+            remedy="begin with the verdict",
         )  # fmt: skip
 
     def _earlier(self, told_of: tuple[tuple[LoggedFailure, ...], ...]) -> Iterator[FindingRecord]:
