@@ -9,7 +9,6 @@ import itertools
 import secrets
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -251,8 +250,3 @@ def _host_and_port(netloc: str, port: int) -> tuple[str, int]:
     if not parts.hostname:
         raise ValueError("it names no host")
     return parts.hostname, parts.port or port
-
-
-def password_in(file: str) -> str | None:
-    """The password that a file holds, without the line break; None where no file is named. Raise OSError."""
-    return Path(file).read_text(encoding="utf-8").strip() if file else None

@@ -1,6 +1,6 @@
 """What every sensor is, and what its child process is told at the start."""
 
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -13,22 +13,6 @@ class Sensor(Protocol[Value]):
 
     def read(self) -> Value:
         """Return a frozen value that msgpack can carry. Raise Absent when this node does not have the thing at all."""
-        ...
-
-
-class Waits(Protocol):
-    """A sensor that has to look at something between two reads."""
-
-    def wait(self, descriptor: int) -> bool:
-        """Return True as soon as `descriptor` can be read, False when something happened that must not wait for it."""
-        ...
-
-
-class MakesEncodable(Protocol[Value]):
-    """A sensor whose value has parts, any of which may hold what cannot be encoded."""
-
-    def encodable(self, value: Any, problem: str) -> Value:
-        """Return the value without what cannot be encoded, and the problem said in it."""
         ...
 
 

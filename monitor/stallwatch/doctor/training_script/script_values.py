@@ -54,10 +54,6 @@ class Values:
         found = self._functions.get(name, [])
         return found[0] if name and len(found) == 1 else None
 
-    def is_called_by_one_process_each(self, function: Function) -> bool:
-        """Whether processes of one node run this function, each with its number."""
-        return bool(self._handed.get(function.name))
-
     def _of_name(self, node: ast.Name) -> Origins | None:
         scope = self._scopes.get(id(node))
         while scope is not None:
