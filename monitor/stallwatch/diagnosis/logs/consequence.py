@@ -131,9 +131,10 @@ _NCCL: Final = (
     # Ascend's; their reason stands in the lines after them
     "ops function error: hccl", "hccl function error", "npusynchronizedevice", "acl stream synchronize failed",
 )  # fmt: skip
-# What a rank itself passed wrongly: 1 to 3 and 5 are HCCL's PARA, PTR, MEMORY and NOT_SUPPORT (hccl_types.h).
+# What a rank itself passed wrongly: 1 to 3 and 5 are HCCL's PARA, PTR, MEMORY and NOT_SUPPORT (hccl_types.h). NCCL's
+# "invalid usage" is not: who receives more than it expects prints it, too (net_socket.cc, "message truncated").
 _ITS_OWN_CALL: Final = re.compile(
-    r"hccl.*error code is [1235]\b|ncclinvalid(?:argument|usage)|invalid (?:argument|usage) \(run with nccl_debug"
+    r"hccl.*error code is [1235]\b|ncclinvalidargument|invalid argument \(run with nccl_debug"
 )
 # NCCL's and the loader's reasons within an exception, and what they are by themselves.
 _REASONS: Final = tuple(

@@ -85,6 +85,18 @@ def test_whose_communicator_broke_in_a_call_that_others_had_left_called_nothing_
     assert told(in_vain) == ("collective_mismatch", (3,))
 
 
+def test_whose_log_ends_before_nccl_s_reason_for_invalid_usage_may_have_received_what_another_sent() -> None:
+    lines = (
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/job/train.py", line 90, in step',
+        "[rank0]:     dist.all_reduce(grad)",
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3780, invalid usage (run "
+        "with NCCL_DEBUG=WARN for details), NCCL version 2.28.9",
+        "[rank0]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    )
+    assert told("\n".join(lines) + "\n")[1] == ()
+
+
 def test_who_was_on_its_way_where_a_communicator_broke_is_not_absent() -> None:
     """A link breaks: what was enqueued at that moment tells who was some milliseconds later, and no more."""
     broke = "".join(_broke(rank, 64) for rank in range(3))
