@@ -22,7 +22,6 @@ from stallwatch.model.gpu import Gpu
 # in one small kernel reads 100 % busy too, at the power of an idle one. 100 % busy is not progress.
 
 
-_BUSY_PERCENT = 95.0
 # 125 W against 171 W was measured; a third of a GPU's draw is well outside the spread of equal GPUs (a few percent).
 _LOWER_POWER = 0.85
 
@@ -46,19 +45,14 @@ def gpus_of_their_own(gpus: dict[int, Gpu]) -> dict[int, Gpu]:
 
 def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:
     """True when the GPU is as busy as those that wait in a collective, at clearly lower power."""
-    powers = [other.power_watts for other in waiting if other.power_watts is not None and is_busy(other)]
+    powers = [other.power_watts for other in waiting if other.power_watts is not None and other.is_busy]
     return bool(
-        is_busy(gpu) and powers and gpu.power_watts is not None and gpu.power_watts < _LOWER_POWER * median(powers)
+        gpu.is_busy and powers and gpu.power_watts is not None and gpu.power_watts < _LOWER_POWER * median(powers)
     )
 
 
 # What a rank tells of an end of its own, though its words on the wait are lost.
 _SAID_MORE = ("exception", "watchdog_end", "recorder_disabled", "failed_stack")
-
-
-def is_busy(gpu: Gpu) -> bool:
-    """Whether NVML reads a GPU as busy all the time (95 % and more); False where it does not tell."""
-    return gpu.utilization_percent is not None and gpu.utilization_percent >= _BUSY_PERCENT
 
 
 class Analysis(msgspec.Struct, frozen=True, dict=True):

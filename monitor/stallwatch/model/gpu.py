@@ -2,6 +2,9 @@
 
 import msgspec
 
+_BUSY_PERCENT = 95.0
+_STILL_PERCENT = 1
+
 
 class GpuEvent(msgspec.Struct, frozen=True):
     """Something that the driver reported by itself (NVML's event set), at the moment when we heard of it."""
@@ -56,6 +59,16 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
         None  # nvml.h: state (0 not supported, 1 not started, 2 in progress, 3 done), status
     )
     compute_capability: tuple[int, int] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether NVML reads it as busy all the time (95 % and more); False where it does not tell."""
+        return self.utilization_percent is not None and self.utilization_percent >= _BUSY_PERCENT
+
+    @property
+    def moves_memory(self) -> bool:
+        """Whether its memory controller is seen at work: what trains reads and writes, what spins does not."""
+        return (self.memory_utilization_percent or 0) > _STILL_PERCENT
 
     @property
     def xids(self) -> tuple[int, ...]:

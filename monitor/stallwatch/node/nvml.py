@@ -54,8 +54,6 @@ _LINK_SPEED = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: one link, one directio
 _FIELDS = (*(f for f, _ in _THROTTLE), *(f for f, _ in _NVLINK), _RECOVERY_ACTION, _PCIE_REPLAYS)
 _MOST_LINKS = 36
 _SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
-# GPM counters are read of a GPU that spins: busy all the time while its memory controller rests. A look costs 0.3 ms.
-_BUSY_PERCENT, _STILL_PERCENT = 95, 2
 _SM_UTIL = 2  # nvml.h NVML_GPM_METRIC_SM_UTIL
 # nvmlValueType_t: which member of the union holds the value.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -146,30 +144,31 @@ class GpuReader:
             if count_now is not None:
                 self._counted_at[index] = count_now
                 self._counters[index] = {**_counters(nvml, handle), "slow_at_ns": int(count_now * 1e9) or None}
-            momentary = _momentary(nvml, handle)
-            return msgspec.structs.replace(
-                fixed,
-                **momentary,
-                multiprocessors_percent=self._multiprocessors(index, handle, momentary),
-                **self._counters.get(index, {}),
-            )
+            gpu = msgspec.structs.replace(fixed, **_momentary(nvml, handle), **self._counters.get(index, {}))
+            if (occupied := self._occupied(index, handle, gpu)) is None:
+                return gpu
+            return msgspec.structs.replace(gpu, multiprocessors_percent=occupied)
         except nvml.NVMLError as error:
             # Its last word may be the reason.
             return _silent(index, error, self._fixed.get(index), self._counters.get(index, {}).get("recovery_action"))
 
-    def _multiprocessors(self, index: int, handle: Any, momentary: dict[str, Any]) -> float | None:
-        busy, memory = momentary["utilization_percent"], momentary["memory_utilization_percent"]
-        if index not in self._gpm:
-            support = optional(self._nvml, "nvmlGpmQueryDeviceSupport", handle)
-            supported = support is not None and bool(support.isSupportedDevice)
-            self._gpm[index] = _GpmSamples(self._nvml) if supported else None
-        samples = self._gpm[index]
-        if samples is None:
+    def _occupied(self, index: int, handle: Any, gpu: Gpu) -> float | None:
+        """Percent of a spinning GPU's multiprocessors that ran something since the last look (GPM: 0.3 ms a look). What
+        refuses this is not sick: the calls above tell that."""
+        try:
+            if index not in self._gpm:
+                support = optional(self._nvml, "nvmlGpmQueryDeviceSupport", handle)
+                self._gpm[index] = _GpmSamples(self._nvml) if support and support.isSupportedDevice else None
+            samples = self._gpm[index]
+            if samples is None:
+                return None
+            if not gpu.is_busy or gpu.moves_memory:
+                samples.forget()
+                return None
+            return samples.since_last(handle)
+        except self._nvml.NVMLError:
+            self._gpm[index] = None
             return None
-        if busy is None or busy < _BUSY_PERCENT or (memory or 0) > _STILL_PERCENT:
-            samples.forget()
-            return None
-        return samples.since_last(handle)
 
 
 class _GpmSamples:

@@ -19,7 +19,6 @@ _IDLE_TICKS = 3  # of a hundredth of a second, in a second
 _MUCH_TICKS = 20  # one tick with less than this may be a look of ours, or a log line: two in a row are work
 _IDLE_BYTES = 64 << 10
 _SPINNING_WAKES = 5  # in a second or so at full speed; each pause of ours for a stack makes two
-_STILL_PERCENT = 1  # of its memory controller
 _WORKED_TICKS = 10  # as many make a job, or a thread, that was seen to work
 
 
@@ -63,7 +62,7 @@ def seen_from_outside(
         return Outside(at_ns, now, at_ns, has_gpu=has_gpu)
     was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
     fed = process.state in "TtZX" or now.moved_bytes - was.moved_bytes > _IDLE_BYTES * seconds
-    fed = fed or bool(gpu is not None and (gpu.memory_utilization_percent or 0) > _STILL_PERCENT)
+    fed = fed or (gpu is not None and gpu.moves_memory)
     spins = has_gpu and _spins(was, now, seconds)
     by_main = before.main_worked_ticks >= _WORKED_TICKS
     main = 0 if spins else now.main_ticks - was.main_ticks

@@ -187,9 +187,11 @@ def test_what_a_spinning_gpu_occupies_is_read_between_two_looks() -> None:
 @pytest.mark.parametrize(
     "call", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"]
 )
-def test_what_a_gpu_occupies_is_unknown_where_its_driver_does_not_say(call: str) -> None:
+@pytest.mark.parametrize("code", [3, 999])
+def test_what_a_gpu_occupies_is_unknown_where_its_driver_does_not_say(call: str, code: int) -> None:
+    """Nor is a GPU sick whose counters alone meet an error."""
     nvml = FakeNvml()
-    nvml.memory_percent, nvml.failing[call] = 0, 3
+    nvml.memory_percent, nvml.failing[call] = 0, code
     reader = GpuReader(nvml)
     for _ in range(3):
         (gpu,) = reader.read()

@@ -4,7 +4,7 @@ and it does not end (comm_stuck)."""
 
 from collections.abc import Iterable
 
-from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, is_busy
+from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -76,7 +76,7 @@ def _where(analysis: Analysis, found: list[int]) -> Where | None:
         return where
     own = gpus_of_their_own(analysis.gpus)
     works = [
-        gpu is not None and is_busy(gpu)
+        gpu is not None and gpu.is_busy
         for rank in found
         for gpu in [(own if analysis.case.activity(rank).place.gpu_guessed else analysis.gpus).get(rank)]
     ]
