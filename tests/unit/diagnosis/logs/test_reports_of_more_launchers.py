@@ -87,13 +87,6 @@ REPORTS: dict[str, tuple[str, Accepted]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("source", REPORTS)
-def test_what_a_report_allows_to_say_and_no_more(source: str) -> None:
-    log, accepted = REPORTS[source]
-    found = verdict(log)
-    assert (found.cause, found.culprits) in accepted, found.summary
-
-
 def test_of_ranks_that_hydra_killed_alike_nothing_tells_which_was_the_first() -> None:
     assert told(_hydra((0, _KILL), (1, _KILL), (2, _KILL))) == UNDECIDED
     assert told(_hydra((0, _KILL), (1, "EXIT STATUS: 1"), (2, _KILL))) == ("rank_exited", (1,))

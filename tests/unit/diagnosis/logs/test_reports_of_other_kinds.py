@@ -3,6 +3,7 @@
 import pytest
 
 from tests.builders.texts import RAISED, marked, ranked, timed_out, verdict
+from tests.unit.diagnosis.logs import test_reports_of_more_launchers, test_reports_of_other_libraries
 
 Accepted = tuple[tuple[str, tuple[int, ...]], ...]
 UNDECIDED: tuple[str, tuple[int, ...]] = ("undecided", ())
@@ -95,9 +96,11 @@ REPORTS: dict[str, tuple[str, Accepted]] = {
         "srun: error: Task launch for 36.0 failed on node cn131: Job credential expired\n", (("rank_raised", ()),)),
 }  # fmt: skip
 
+ALL = {**REPORTS, **test_reports_of_more_launchers.REPORTS, **test_reports_of_other_libraries.REPORTS}
 
-@pytest.mark.parametrize("source", REPORTS)
+
+@pytest.mark.parametrize("source", ALL)
 def test_what_a_report_allows_to_say_and_no_more(source: str) -> None:
-    log, accepted = REPORTS[source]
+    log, accepted = ALL[source]
     found = verdict(log)
     assert (found.cause, found.culprits) in accepted, found.summary
