@@ -1,5 +1,6 @@
 """deploy/proxy/nginx.conf as it ships, in front of a real page, with a stand-in for who asks people to log in."""
 
+import contextlib
 import http.server
 import shutil
 import socket
@@ -41,15 +42,21 @@ class Login(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@contextlib.contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[int]:
+    """A server of its own, by its port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def login() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Login)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Login) as port:
+        yield port
 
 
 def free_port() -> int:

@@ -9,7 +9,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_proxy import certificate, free_port
+from tests.e2e.test_proxy import certificate, free_port, serving
 from tests.integration.outputs.serving import served
 from tests.integration.outputs.test_viewers import INCIDENTS, REPORT, STRANGER, TOKEN
 from tests.readme import ROOT
@@ -94,13 +93,8 @@ def _base64(data: bytes) -> str:
 
 @pytest.fixture
 def provider() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Provider) as port:
+        yield port
 
 
 class Browser:
