@@ -90,7 +90,7 @@ def _kernel(watch: ProcessWatch, pidfd: int | None) -> tuple[int | None, int | N
     try:
         stat = watch.directory.stat()
         # Without ptrace access the kernel writes 0, which would read as a clean exit.
-        if stat.state == "Z" and watch.may_inspect():
+        if stat.state == "Z" and (stat.exit_status or watch.may_inspect()):
             return *wait_status(stat.exit_status), "zombie"
     except (OSError, ValueError):
         pass  # reaped between the wake-up and the read

@@ -91,9 +91,17 @@ class ProcessWatch:
         return parse_stat(self.directory.read_again(f"task/{self.pid}/stat"))
 
     def may_inspect(self) -> bool:
-        """Whether the kernel tells us what only its owner may know (ptrace access); a zombie still answers."""
+        """Whether the kernel tells us what only its owner may know (ptrace access). A zombie's files belong to root,
+        for whom they still answer; who has the same ids as it has access without them."""
         self._io_is_ours = True
-        return self._io() != (None, None)
+        return self._io() != (None, None) or self._has_our_ids()
+
+    def _has_our_ids(self) -> bool:
+        try:
+            status = self.directory.status()
+        except (OSError, ValueError):
+            return False
+        return set(status.uids[:3]) == {os.geteuid()} and set(status.gids[:3]) == {os.getegid()}
 
     def _io(self) -> tuple[int | None, int | None]:
         if not self._io_is_ours:

@@ -91,8 +91,18 @@ def test_exit_that_nobody_saw_is_unknown_and_not_zero(failed: Ended) -> None:
 def test_zombie_of_another_user_is_unknown_and_not_zero(tmp_path: Path) -> None:
     """The kernel writes exit status 0 where we have no ptrace access, which io's refusal tells."""
     proc = FakeProc(tmp_path)
-    proc.add(50, state="Z", io="")
+    proc.add(50, state="Z", io="", uid=os.geteuid() + 1)
     assert explain(ProcessWatch(50, str(proc)), None, NO_TRACES, None, 77).source == "unknown"
+
+
+def test_zombie_of_our_own_that_left_in_order_tells_it_though_its_files_are_root_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = FakeProc(tmp_path)
+    monkeypatch.setattr(os, "getegid", lambda: 7)  # the fake's
+    proc.add(50, state="Z", io="", uid=os.geteuid())
+    end = explain(ProcessWatch(50, str(proc)), None, NO_TRACES, None, 77)
+    assert (end.exit_code, end.source) == (0, "zombie")
 
 
 @pytest.fixture(autouse=True)
