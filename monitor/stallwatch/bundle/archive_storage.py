@@ -6,10 +6,11 @@ A day's folder goes when it is older than what is kept; no clock but the writer'
 """
 
 import re
+import shutil
 import tarfile
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 from stallwatch.errors import UsageError
@@ -85,7 +86,7 @@ def fetch(address: str, options: dict[str, Any], into: Path) -> list[Path]:
         folder.mkdir()
         try:
             with storage.open(one, "rb") as file, tarfile.open(fileobj=file, mode="r|gz") as tar:
-                _unpack(tar, folder)
+                unpack(tar, folder)
         except Exception as error:
             raise UsageError(f"{one}: {type(error).__name__}: {error}", "Is it whole?") from error
         inner = [path for path in folder.iterdir() if path.is_dir()]
@@ -93,7 +94,9 @@ def fetch(address: str, options: dict[str, Any], into: Path) -> list[Path]:
     return folders
 
 
-def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
+def unpack(tar: tarfile.TarFile, folder: Path) -> None:
+    """Write an archive's files, and nothing else of it, below a folder. Raise ValueError where one would lie outside,
+    or where they are too much. (Debian 12's Python 3.11.2 has no filters for extraction yet.)"""
     left = _MOST_BYTES
     for member in tar:
         if not member.isfile():
@@ -101,7 +104,14 @@ def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
         left -= member.size
         if left < 0:
             raise ValueError(f"it holds more than {_MOST_BYTES >> 30} GiB")
-        tar.extract(member, folder, filter="data")  # nothing outside of it
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or ".." in name.parts:
+            raise ValueError(f"it would put {member.name!r} outside of its folder")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        content = tar.extractfile(member)
+        assert content is not None  # of a file
+        with content, (folder / name).open("wb") as file:
+            shutil.copyfileobj(content, file)
 
 
 def _storage(address: str, options: dict[str, Any]) -> tuple[Any, str]:
