@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
-from stallwatch.detectors.pace import paces
+from stallwatch.detectors.node_pace import paces
 from stallwatch.errors import StallwatchError
 from stallwatch.incidents import silence
 from stallwatch.incidents.cost import Cost

@@ -17,7 +17,7 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
 from stallwatch.fleet.judge_child import Question
-from stallwatch.fleet.judging import Judging
+from stallwatch.fleet.judge_handle import Judging
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.incidents.delivery_steps import covered, due, verdict_key

@@ -9,7 +9,7 @@ from stallwatch.doctor.environment.by_version import NotReadByThisVersion, Recor
 from stallwatch.doctor.environment.combinations import Contradictions
 from stallwatch.doctor.environment.files import NamedFiles
 from stallwatch.doctor.environment.rank_directory import RankDirectory
-from stallwatch.doctor.environment.ranks import RanksDiffer
+from stallwatch.doctor.environment.rank_settings import RanksDiffer
 from stallwatch.doctor.environment.syntax import WrongSyntax
 from stallwatch.doctor.environment.values import DebugLeftOn, OutOfRange
 from stallwatch.doctor.environment.variable_names import (
@@ -30,7 +30,7 @@ from stallwatch.doctor.frameworks.versions import (
     NewerThanTested,
     TorchPresent,
 )
-from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled
+from stallwatch.doctor.gpu.device_state import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled
 from stallwatch.doctor.gpu.links import FabricReady, PcieWidth, PeerRedirect, Topology
 from stallwatch.doctor.gpu.use import LeftOverProcesses, SharedGpu, VisibleDevices
 from stallwatch.doctor.host.permissions import (

@@ -9,8 +9,8 @@ import msgspec
 
 from stallwatch.fleet.clocks import aligned
 from stallwatch.fleet.node_word import believed
-from stallwatch.fleet.pace import PaceVerdict, believed_paces, judge_pace
 from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
+from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, judge_pace
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.verdict import Home, JobVerdict, judge_job

@@ -9,12 +9,12 @@ import msgspec
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import Question
-from stallwatch.fleet.judging import Judging, start_judge
+from stallwatch.fleet.judge_handle import Judging, start_judge
 from stallwatch.fleet.member import SECOND_NS, Local, Member, Position
 from stallwatch.fleet.orders import Book, News, OrdersWish
-from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_link import PaceLink
 from stallwatch.fleet.pace_seat import JobPace, PaceWish
+from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.verdict import JobVerdict, published

@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from stallwatch.fleet.judge_child import Question
-from stallwatch.fleet.judging import Judging
-from stallwatch.fleet.pace import PaceVerdict
+from stallwatch.fleet.judge_handle import Judging
 from stallwatch.fleet.pace_seat import ORDINAL, SECOND_NS, JobPace, PaceSeat, PaceSeen, PaceWish
+from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
 

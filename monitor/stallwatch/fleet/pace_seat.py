@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from stallwatch.fleet.pace import PaceVerdict
+from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
 from stallwatch.fleet.seal import Broken, seal, unseal
 
@@ -47,7 +47,7 @@ class JobPace(NamedTuple):
     """What this node says of a job now."""
 
     job: str  # as the meeting place calls it
-    pace: bytes  # fleet.pace.encode_pace
+    pace: bytes  # fleet.pace_verdict.encode_pace
     world_size: int
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from stallwatch.captures.capture_run import CaptureState
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.detectors.pace import NodePace
+from stallwatch.detectors.node_pace import NodePace
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event
 from stallwatch.incidents.store import Left

@@ -11,15 +11,15 @@ from stallwatch import __version__
 from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
-from stallwatch.detectors.pace import NodePace
+from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import searched_share
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord, encode_word
 from stallwatch.fleet.orders import Book, News
-from stallwatch.fleet.pace import PaceVerdict, encode_pace
 from stallwatch.fleet.pace_seat import JobPace
+from stallwatch.fleet.pace_verdict import PaceVerdict, encode_pace
 from stallwatch.fleet.place_settings import settings_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.incident_names import ordinal_of, shared_name

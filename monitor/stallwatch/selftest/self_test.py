@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.errors import StallwatchError, UsageError
-from stallwatch.selftest import interpreter, links, nccl_tests
+from stallwatch.selftest import interpreter, link_speeds, nccl_tests
 from stallwatch.selftest.bisect import Change, Setup, bisect
 from stallwatch.selftest.launching import JobPlan
 from stallwatch.selftest.result import (
@@ -86,7 +86,7 @@ class SelfTest:
             bisection = self._bisect(plan, trial, folder) if trial.failure and self._options.bisect else None
         tests = self._nccl_tests(plan)
         ok = trial.ok and (tests is None or tests.ok)
-        warnings = links.warnings(trial, links.read_gpus()) if plan.backend == "nccl" else ()
+        warnings = link_speeds.warnings(trial, link_speeds.read_gpus()) if plan.backend == "nccl" else ()
         return msgspec.structs.replace(
             report, ok=ok, trial=trial, warnings=warnings, bisection=bisection, nccl_tests=tests
         )

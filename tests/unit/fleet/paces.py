@@ -13,9 +13,9 @@ import msgspec
 
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
-from stallwatch.detectors.pace import NodePace, paces
+from stallwatch.detectors.node_pace import NodePace, paces
 from stallwatch.detectors.slow import searched_share
-from stallwatch.fleet.pace import PaceVerdict, judge_pace
+from stallwatch.fleet.pace_verdict import PaceVerdict, judge_pace
 from stallwatch.model.snapshot import NodeSnapshot
 from tests.replay.stragglers import Job, play
 

@@ -10,7 +10,7 @@ import pytest
 
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
-from stallwatch.fleet.judging import Judging
+from stallwatch.fleet.judge_handle import Judging
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import SECOND_NS, Local
 from stallwatch.fleet.place import MOST_BYTES, Key

@@ -5,13 +5,13 @@ from pathlib import Path
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.child import PlaceRequest, Talker
 from stallwatch.fleet.judge_child import Question, answer_to
-from stallwatch.fleet.pace import PaceVerdict, believed_paces, encode_pace
 from stallwatch.fleet.pace_seat import SECOND_NS, JobPace, PaceSeat, PaceWish, exchange_pace
+from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, encode_pace
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings, open_place
 from tests.unit.fleet.memory_place import MemoryPlace
 from tests.unit.fleet.paces import SHARE
-from tests.unit.fleet.test_pace import pace
+from tests.unit.fleet.test_pace_verdict import pace
 
 SECRET = b"sixteen bytes or more"
 JOB = "train-0a1b2c3d"

@@ -7,13 +7,13 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.config_sections import FleetSection
-from stallwatch.detectors.pace import NodePace
+from stallwatch.detectors.node_pace import NodePace
 from stallwatch.errors import UsageError
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord
 from stallwatch.fleet.orders import Book, News
-from stallwatch.fleet.pace import PaceVerdict
 from stallwatch.fleet.pace_seat import JobPace
+from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place_settings import settings_of
 from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
@@ -24,7 +24,7 @@ from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 from tests.builders.clock import FakeClock
 from tests.chaos.fleet_story import scene
-from tests.unit.fleet.test_pace import pace
+from tests.unit.fleet.test_pace_verdict import pace
 from tests.unit.incidents.stories import SECOND, START, facts, report, stall
 from tests.unit.outputs.reports import incident
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-from stallwatch.diagnosis.logs.collectives import GroupReading, Waiter
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, Waiter
 from stallwatch.formats.rank_ranges import named_ranks
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch

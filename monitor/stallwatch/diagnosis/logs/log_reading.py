@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.logs.collectives import GroupReading, read_groups
 from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
+from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
 from stallwatch.model.evidence import SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.kernel import KernelEvent

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, Severity
-from stallwatch.doctor.gpu.health import gpu_state
+from stallwatch.doctor.gpu.device_state import gpu_state
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 
 

@@ -7,7 +7,7 @@ import msgspec
 from stallwatch.doctor import data
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, Severity, count
-from stallwatch.doctor.gpu.health import gpu_state
+from stallwatch.doctor.gpu.device_state import gpu_state
 from stallwatch.doctor.network.host_names import spans_nodes
 from stallwatch.doctor.surroundings import Surroundings, Training
 from stallwatch.doctor.version_numbers import in_range, parse_version

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
-from stallwatch.doctor.gpu.health import gpu_state, label
+from stallwatch.doctor.gpu.device_state import gpu_state, label
 from stallwatch.doctor.surroundings import Surroundings
 
 _FABRIC_NOT_SUPPORTED, _FABRIC_COMPLETED = 0, 3  # nvml.h

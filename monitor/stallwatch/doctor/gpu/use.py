@@ -7,8 +7,8 @@ from typing import ClassVar
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.environment.job_size import local_ranks
-from stallwatch.doctor.gpu.health import gpu_state, label
-from stallwatch.doctor.processes import command_of, process_state
+from stallwatch.doctor.gpu.device_state import gpu_state, label
+from stallwatch.doctor.process_table import command_of, process_state
 from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts, Surroundings
 from stallwatch.model.gpu import Gpu
 

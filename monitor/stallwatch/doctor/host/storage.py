@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
-from stallwatch.doctor.processes import open_files, pids
+from stallwatch.doctor.process_table import open_files, pids
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
 from stallwatch.model.reading import Known
 

@@ -51,7 +51,9 @@ class TrainingChild:
     """`--python`, else a running rank's interpreter, else our own."""
 
     def __init__(self, executable: str, environment: Mapping[str, str], seconds: float = _TRAINING_SECONDS) -> None:
-        program = resources.files("stallwatch.doctor.frameworks").joinpath("interpreter.py").read_text(encoding="utf-8")
+        program = (
+            resources.files("stallwatch.doctor.frameworks").joinpath("versions_probe.py").read_text(encoding="utf-8")
+        )
         # As training would start: its own environment, and no user's start-up file of ours.
         self._promise = Promise(
             lambda: run_child((executable, "-c", program), seconds, environment=dict(environment), what=executable),

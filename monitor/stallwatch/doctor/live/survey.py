@@ -13,7 +13,7 @@ from stallwatch.doctor.live.disks import NodeDisks
 from stallwatch.doctor.live.lost import Promise
 from stallwatch.doctor.live.network import DnsResolver, NodeSockets
 from stallwatch.doctor.live.probes import ChildCommands, NvmlChild, TrainingChild, WrittenVersions
-from stallwatch.doctor.live.ranks import rank_environments, running_ranks
+from stallwatch.doctor.live.running_ranks import rank_environments, running_ranks
 from stallwatch.doctor.surroundings import NamedEnvironment, Question, RankFacts, Surroundings, TrainingProbe
 from stallwatch.model.reading import Known
 

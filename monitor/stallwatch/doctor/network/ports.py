@@ -6,7 +6,7 @@ from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.network.host_names import is_own_address
 from stallwatch.doctor.network.tcp_table import LISTEN, TIME_WAIT, tcp_sockets
-from stallwatch.doctor.processes import SocketHolder, holders_of, stat_of
+from stallwatch.doctor.process_table import SocketHolder, holders_of, stat_of
 from stallwatch.doctor.surroundings import Surroundings
 
 _DEFAULT_PORT = 29500  # torchrun, init_process_group, DeepSpeed

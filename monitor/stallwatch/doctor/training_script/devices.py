@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
-from stallwatch.doctor.training_script.collectives import Collectives
+from stallwatch.doctor.training_script.collective_calls import Collectives
 from stallwatch.doctor.training_script.rank_conditions import RankExpressions
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, keyword
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord
-from stallwatch.doctor.training_script.collectives import Collective, Collectives, Guarded
+from stallwatch.doctor.training_script.collective_calls import Collective, Collectives, Guarded
 from stallwatch.doctor.training_script.models import Models
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, nodes_in, target_name
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
 from stallwatch.doctor.environment.combinations import Contradictions
-from stallwatch.doctor.environment.ranks import RanksDiffer
+from stallwatch.doctor.environment.rank_settings import RanksDiffer
 from stallwatch.doctor.surroundings import Question
 from tests.unit.doctor.fakes import FakeTraining, Node, one, rank, training
 

@@ -118,7 +118,7 @@ def test_what_was_not_compared_is_unknown_and_never_right(node: Node) -> None:
 
 def test_an_interpreter_without_packaging_says_that_it_compared_nothing(tmp_path: Path) -> None:
     """As training's interpreter runs it, with the three that know requirements hidden."""
-    program = resources.files("stallwatch.doctor.frameworks").joinpath("interpreter.py").read_text(encoding="utf-8")
+    program = resources.files("stallwatch.doctor.frameworks").joinpath("versions_probe.py").read_text(encoding="utf-8")
     for name in ("packaging", "pip", "setuptools"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('hidden')\n")
     done = subprocess.run(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stallwatch.doctor.live.probes import NvmlChild, TrainingChild, WrittenVersions
-from stallwatch.doctor.live.ranks import running_ranks
+from stallwatch.doctor.live.running_ranks import running_ranks
 from stallwatch.doctor.live.survey import conf_files, parse_conf
 from stallwatch.doctor.surroundings import Training
 from stallwatch.model.reading import Known, Unavailable

@@ -6,7 +6,7 @@ from stallwatch.config import Config
 from stallwatch.detectors.detection import Detection, DetectionState
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, Member, StepLook
-from stallwatch.detectors.pace import RankPace, pace_of, paces
+from stallwatch.detectors.node_pace import RankPace, pace_of, paces
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.builders.heartbeat import JOB, START_NS
 from tests.builders.node import with_beat

@@ -1,7 +1,7 @@
 import pytest
 
 from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.gpu.health import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled, gpu_state
+from stallwatch.doctor.gpu.device_state import DeviceAnswers, DriverAnswers, MemoryErrors, Throttled, gpu_state
 from stallwatch.model.gpu import GpuState
 from tests.unit.doctor.fakes import FakeGpus, Node, gpus, one
 

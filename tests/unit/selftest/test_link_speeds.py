@@ -1,7 +1,7 @@
 """What links should give is said only where it is sure."""
 
 from stallwatch.model.gpu import Gpu
-from stallwatch.selftest.links import expected_bytes_per_second, warnings
+from stallwatch.selftest.link_speeds import expected_bytes_per_second, warnings
 from stallwatch.selftest.result import Device, StepResult, TrialResult
 
 RATE = 478_000_000_000

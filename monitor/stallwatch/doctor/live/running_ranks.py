@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stallwatch.doctor.processes import ancestors, environment_of, pids, process_state, read, uid_of
+from stallwatch.doctor.process_table import ancestors, environment_of, pids, process_state, read, uid_of
 from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts
 from stallwatch.hook.secrets import HIDDEN, is_secret, scrubbed_argv, scrubbed_value
 from stallwatch.node import untrusted

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from stallwatch.detectors.pace import NodePace, RankPace
-from stallwatch.fleet.pace import PaceVerdict, believed_paces, encode_pace, judge_pace
+from stallwatch.detectors.node_pace import NodePace, RankPace
+from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, encode_pace, judge_pace
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import seal
 from tests.replay.stragglers import Design, Job

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from stallwatch.detectors.looks import Member, peers_of
-from stallwatch.detectors.pace import NodePace
+from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import held_back, price_of
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
