@@ -75,7 +75,7 @@ class RankHistory(msgspec.Struct, frozen=True):
     @property
     def pending(self) -> bool:
         """Its recorder holds an operation that is enqueued and not completed."""
-        return any(group.enqueued > group.completed for group in self.groups)
+        return any(group.pending for group in self.groups)
 
     @property
     def begun(self) -> bool:

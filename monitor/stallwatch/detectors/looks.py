@@ -14,7 +14,7 @@ from statistics import median_low
 import msgspec
 
 from stallwatch.detectors.history import RankHistory
-from stallwatch.model.snapshot import CounterLook, Heartbeat
+from stallwatch.model.snapshot import CounterLook, Heartbeat, is_pending
 
 KEPT_LOOKS = 768
 LOOK_NS = 250_000_000  # between two of a node's moments: hook/pulse.py, LOOKS_PER_PULSE
@@ -46,7 +46,7 @@ class Sample(msgspec.Struct, frozen=True):
     @property
     def pending(self) -> bool:
         """Whether something was enqueued that has not completed."""
-        return self.enqueued > self.completed
+        return is_pending(self.enqueued, self.completed)
 
 
 class Member(msgspec.Struct, frozen=True):

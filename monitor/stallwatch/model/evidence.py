@@ -9,7 +9,7 @@ from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.process import ChildProcess as ChildProcess
 from stallwatch.model.process import Process
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
-from stallwatch.model.snapshot import Heartbeat
+from stallwatch.model.snapshot import Heartbeat, is_pending
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import Slowness
 
@@ -58,6 +58,12 @@ class GroupStatus(msgspec.Struct, frozen=True):
     enqueued: int
     started: int
     completed: int
+
+    @property
+    def pending(self) -> bool:
+        """Whether it names an operation as enqueued and not completed; where none of the group has ever completed it
+        may be that nobody counts them (gloo)."""
+        return self.completed >= 0 and is_pending(self.enqueued, self.completed)
 
 
 class Recorder(msgspec.Struct, frozen=True):

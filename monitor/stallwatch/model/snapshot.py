@@ -11,6 +11,7 @@ from stallwatch.model.sensor_spec import SensorSpec, Source
 from stallwatch.model.verdict import Verdict
 
 SCHEMA_VERSION = 1
+MOST_OPEN_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 
 
 class JobKey(msgspec.Struct, frozen=True, order=True):
@@ -29,6 +30,12 @@ class JobKey(msgspec.Struct, frozen=True, order=True):
         return self.owner, self.training_job
 
 
+def is_pending(enqueued: int, completed: int) -> bool:
+    """Given a recorder's counters, of a group or of all together, return whether an operation is enqueued and not
+    completed: its rank waits in it, or its device has it still to do."""
+    return enqueued > completed
+
+
 class GroupCounter(msgspec.Struct, frozen=True):
     """Numbers a rank's recorder keeps per process group. They tell changed from unchanged, nothing more:
     P2P and object collectives are mixed in, and `pg_id` is local to the process."""
@@ -37,6 +44,11 @@ class GroupCounter(msgspec.Struct, frozen=True):
     pg_id: int
     enqueued: int
     completed: int
+
+    @property
+    def pending(self) -> bool:
+        """Whether the group has operations that are enqueued and not completed."""
+        return is_pending(self.enqueued, self.completed)
 
 
 class CounterLook(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +107,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
     frame_changes: int | None = None  # how often its Python frames were seen changed
     differs: tuple[tuple[str, str], ...] = ()  # (name, value here) of versions and variables unlike its peers' here
     untested: tuple[tuple[str, str], ...] = ()  # (library, version) newer than any whose recorder was read under test
+
+    @property
+    def open_groups(self) -> tuple[GroupCounter, ...]:
+        """The first groups in which operations are pending: those that are named and shown."""
+        return tuple(group for group in self.groups if group.pending)[:MOST_OPEN_GROUPS]
 
 
 class ProcessSample(Process, frozen=True, kw_only=True):

@@ -45,7 +45,6 @@ OLDEST: str = choose_encoder("")[1]
 _FRESH_NS = 300_000_000_000  # what is over stays for so long: longer than scrapes are apart
 _MOST_SAID = 100
 _said: set[str] = set()  # errors that are in the log
-_MOST_PENDING_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 
 
 class Sample(NamedTuple):
@@ -219,9 +218,8 @@ def _operations(report: NodeReport, shown: set[tuple[JobKey, int, int]], names: 
             enqueued, completed = sum(group.enqueued for group in own), sum(group.completed for group in own)
             yield Sample("stallwatch_rank_operations_enqueued", (*labels, recorder), enqueued)
             yield Sample("stallwatch_rank_operations_completed", (*labels, recorder), completed)
-        pending = [group for group in groups if group.enqueued > group.completed]
         named = {(recorder, pg_id): name for recorder, pg_id, name in rank.heartbeat.value.pending_groups}
-        for group in pending[:_MOST_PENDING_GROUPS]:
+        for group in rank.heartbeat.value.open_groups:
             yield Sample(
                 "stallwatch_rank_group_pending_operations",
                 (*labels, group.recorder, named.get((group.recorder, group.pg_id), f"local {group.pg_id}")),

@@ -28,7 +28,6 @@ _PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "UCX_", "FI_", "PYTORCH_")
 # What is each rank's own by right: where it writes, what it says, which device of the node it uses.
 _OWN_ENDINGS = ("_FILE", "_DIR", "_PATH", "_LOG", "_LOGS", "_ID", "_HOSTID", "_IFNAME", "_HCA", "_DEVICES")
 _OWN_WORDS = ("DEBUG", "LOG", "TRACE", "_FR_")  # the recorder is switched on by us, where the user did not
-MOST_GROUPS = 8  # of one rank: a job with hundreds of groups waits in a few of them at a time
 _LONGEST_NAME = 100  # characters; the hook's own are shorter
 _FIRST_WAIT_NS = 1_000_000_000
 _LONGEST_WAIT_NS = 60_000_000_000
@@ -195,7 +194,7 @@ class GroupLabels:
         return {path: groups for path, groups in named.items() if groups}
 
     def _named(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> PendingGroups:
-        pending = [group for group in beat.groups if group.enqueued > group.completed][:MOST_GROUPS]
+        pending = beat.open_groups
         if not pending:
             return ()
         known = self._known.setdefault((beat.path, beat.start_ticks), _Names())

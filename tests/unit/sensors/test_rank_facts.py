@@ -8,8 +8,8 @@ import pytest
 
 from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
-from stallwatch.model.snapshot import GroupCounter, Heartbeat
-from stallwatch.sensors.rank_facts import MOST_GROUPS, GroupLabels, RememberedFacts, differing, is_compared
+from stallwatch.model.snapshot import MOST_OPEN_GROUPS, GroupCounter, Heartbeat
+from stallwatch.sensors.rank_facts import GroupLabels, RememberedFacts, differing, is_compared
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import heartbeat
 
@@ -129,6 +129,6 @@ def test_a_rank_has_few_names_and_foreign_facts_give_none(tmp_path: Path) -> Non
     name_groups(tmp_path, {f"nccl {number}": f"group {number}" * 50 for number in range(100)})
     many = waiting(tmp_path, *(GroupCounter("nccl", number, 6, 5) for number in range(100)))
     found = pending(GroupLabels(), many)
-    assert len(found) == MOST_GROUPS
+    assert len(found) == MOST_OPEN_GROUPS == 8
     assert all(len(name) <= 100 for _, _, name in found)
     assert pending(GroupLabels(), msgspec.structs.replace(many, uid=os.getuid() + 1)) == ()

@@ -368,7 +368,7 @@ def has_outrun(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
 
     What the ring still holds tells more: NCCL's entries complete at a dump, pg_status when the watchdog next looks."""
     held = {node.pg_id for node in nodes}
-    return any(status.enqueued > status.completed >= 0 and status.pg_id not in held for status in recorder.status)
+    return any(status.pending and status.pg_id not in held for status in recorder.status)
 
 
 def has_lost_pending(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
@@ -379,7 +379,7 @@ def has_lost_pending(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
         newest[node.pg_id] = max(newest.get(node.pg_id, 0), node.seq)
     mixed = {node.pg_id for node in nodes if node.transfers}
     return any(
-        status.enqueued > max(status.completed, newest.get(status.pg_id, 0)) and status.completed >= 0
+        status.pending and status.enqueued > newest.get(status.pg_id, 0)
         for status in recorder.status
         if status.pg_id not in mixed
     )
