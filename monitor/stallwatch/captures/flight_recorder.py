@@ -17,14 +17,12 @@ from stallwatch.model.snapshot import Heartbeat, RankSample
 from stallwatch.node import rank_files, untrusted
 from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat, request_body
 from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.progress.ticks import pulse_stands
 
 # A ring of 2,000 entries with 40-frame stacks took 437 KB; rings are configurable.
 _DUMP_LIMIT_BYTES = 256 << 20
 _POLL_SECONDS = 0.05
 _REQUEST_LIMIT_BYTES = 4096
-# The pulse beats once a second. When it has stood still this long and no dump is under way, the hook's thread cannot
-# run (GIL held, process stopped) and will not answer either.
-_STILL_PULSE_SECONDS = 3.0
 _LEAST_WAIT_SECONDS = 1.0
 # Dumping a full ring takes 30 ms of a core, with the GIL held where torch has no other way (hook/recorder.py), and who
 # stands still holds up all: eight gloo ranks on two cores that dump at one moment stood for 120–280 ms, in turns 30–45.
@@ -153,9 +151,11 @@ class RecorderRequest:
             raise NotCaptured("asked, not answered: the process has ended")
         if stat.state in "Tt" and waited > _LEAST_WAIT_SECONDS:
             raise NotCaptured("asked, not answered: the process is stopped")
-        if heartbeat is not None and heartbeat.dump_started_ns is None and waited > _LEAST_WAIT_SECONDS:
-            still_seconds = (time.monotonic_ns() - heartbeat.pulse_ns) / 1e9
-            if still_seconds > _STILL_PULSE_SECONDS:
+        if heartbeat is not None and waited > _LEAST_WAIT_SECONDS:
+            now_ns = time.monotonic_ns()
+            if pulse_stands(heartbeat.pulse_ns, now_ns, heartbeat.dump_started_ns):
+                # The hook's thread cannot run, and will not answer either.
+                still_seconds = (now_ns - heartbeat.pulse_ns) / 1e9
                 raise NotCaptured(f"asked, not answered: its hook's thread has stood still for {still_seconds:.0f} s")
         if time.monotonic() > deadline:
             raise NotCaptured(f"asked, not answered within {self._seconds:.0f} s")

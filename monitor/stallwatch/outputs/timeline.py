@@ -8,25 +8,25 @@ import msgspec
 from stallwatch.clock import iso
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.snapshot import JobKey
+from stallwatch.model.snapshot import GroupCounter, JobKey
+from stallwatch.progress.tick_states import TickState, tick_states
 
 _LARGEST_BYTES = 64 << 20
 _MOST_LOOKS = 240
-_PULSE_STILL_SECONDS = 3.0  # a hook's thread pulses once a second, and a busy node lets it wait
+_LETTERS: dict[TickState, str] = {
+    "stepped": "s", "in_phase": "p", "pending": "w", "idle": "n", "starting": "b", "hook_stands": "h", "ended": "x",
+    "unknown": "?",
+}  # fmt: skip
 
 # Only what is drawn: a whole snapshot takes four times as long to decode. Field names are those of model.snapshot.
-
-
-class _Group(msgspec.Struct, frozen=True):
-    enqueued: int
-    completed: int
 
 
 class _Beat(msgspec.Struct, frozen=True):
     step: int | None = None
     phase: str = ""
     pulse_count: int = 0
-    groups: tuple[_Group, ...] = ()
+    dump_started_ns: int | None = None
+    groups: tuple[GroupCounter, ...] = ()
 
 
 class _HeartbeatReading(msgspec.Struct, frozen=True):
@@ -132,38 +132,9 @@ def drawn(incident_id: str, job: JobKey, lines: Iterable[bytes]) -> TimelineDocu
 
 
 def _band(looks: list[_Rank | None], at_ns: list[int]) -> str:
-    letters: list[str] = []
-    firsts = []  # looks that nothing was before which a step could differ from
-    before: _Beat | None = None
-    pulsed_ns = 0  # when the pulse last changed
-    for look, now_ns in zip(looks, at_ns, strict=True):
-        beat = look.heartbeat.value if look else None
-        if before is None or beat is None or beat.pulse_count != before.pulse_count:
-            pulsed_ns = now_ns
-        if before is None and beat is not None:
-            firsts.append(len(letters))
-        letters.append(_letter(look, beat, before, (now_ns - pulsed_ns) / 1e9))
-        before = beat
-    for first in firsts:
-        if letters[first] in "bnw" and letters[first + 1 : first + 2] not in ([], ["?"], ["x"]):
-            letters[first] = letters[first + 1]
-    return "".join(letters)
-
-
-def _letter(look: _Rank | None, beat: _Beat | None, before: _Beat | None, pulse_age_seconds: float) -> str:
-    if look is not None and look.end is not None:
-        return "x"
-    if beat is None:
-        return "?"
-    if before is not None and beat.step != before.step:
-        return "s"
-    if beat.phase:
-        return "p"
-    if pulse_age_seconds > _PULSE_STILL_SECONDS:
-        return "h"
-    if any(group.enqueued > group.completed for group in beat.groups):
-        return "w"
-    return "n" if beat.step else "b"
+    beats = [look.heartbeat.value if look else None for look in looks]
+    ended = [look is not None and look.end is not None for look in looks]
+    return "".join(_LETTERS[state] for state in tick_states(beats, ended, at_ns))
 
 
 def _share(gpu: Gpu | None) -> float | None:

@@ -8,6 +8,8 @@ only between the two readings that saw it. Time in which our own tick was late i
 stopped the job as well (a suspended machine, a frozen container).
 """
 
+from typing import Protocol
+
 import msgspec
 
 from stallwatch.model.snapshot import Heartbeat, ProcessSample
@@ -23,6 +25,7 @@ _FRAMES_NS = 1_500_000_000
 # A snapshot is whole when its slowest sensor has answered (NVML, of one GPU with four ranks, took so long that of nine
 # hangs three were suspected a second late): a record is read up to sensors.deadline_seconds before.
 _READ_BEFORE_NS = 500_000_000
+_PULSE_STILL_SECONDS = 3.0  # the hook's pulse beats once a second, and a busy node lets it wait
 _WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
 
 
@@ -72,9 +75,23 @@ class Ticks(msgspec.Struct, frozen=True):
         return seconds >= _WORK_SECONDS and used >= _WORKING_SHARE * seconds
 
 
-def counts_steps(heartbeat: Heartbeat | None) -> bool:
+class CountedSteps(Protocol):
+    """What a record says of steps, as in model.snapshot.Heartbeat."""
+
+    @property
+    def step(self) -> int | None:
+        """Its step; None: nobody counts steps."""
+
+
+def counts_steps(heartbeat: CountedSteps | None) -> bool:
     """Whether the hook of a rank has counted any step."""
     return heartbeat is not None and heartbeat.step is not None and heartbeat.step > 0
+
+
+def pulse_stands(beaten_ns: int, at_ns: int, dump_started_ns: int | None) -> bool:
+    """Given when a hook's pulse last beat, by its record or as it was seen, return whether it stands still: the process
+    is stopped, or something keeps the GIL. A dump that is under way (`dump_started_ns`) keeps it for up to seconds."""
+    return dump_started_ns is None and at_ns - beaten_ns > _PULSE_STILL_SECONDS * SECOND_NS
 
 
 def first_seen(heartbeat: Heartbeat, at_ns: int) -> Ticks:

@@ -12,6 +12,7 @@ from stallwatch.progress.ticks import (
     counts_steps,
     first_seen,
     has_changed_phase,
+    pulse_stands,
     unread,
     without_late_time,
 )
@@ -112,6 +113,12 @@ def test_a_pulse_is_seen_and_is_no_progress() -> None:
     assert (ticks.pulsed, ticks.moved, ticks.pulse_since_ns) == (True, False, at(1))
     assert not unread(ticks).pulsed
     assert unread(ticks).pulse_since_ns == at(1)
+
+
+def test_a_pulse_stands_after_three_seconds_and_not_while_a_dump_keeps_the_gil() -> None:
+    assert pulse_stands(at(0), at(3.1), None)
+    assert not pulse_stands(at(0), at(2.9), None)
+    assert not pulse_stands(at(0), at(60), at(1))
     assert counts_steps(beat(step=1))
     assert not any(map(counts_steps, (None, beat(step=0), beat(step=None))))
 

@@ -68,13 +68,10 @@ from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, Sour
 from stallwatch.model.verdict import Fact, Frame
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.progress.progress import Progress, compare
-
-# Whether a thread keeps the GIL: every other Python thread of its process then stands still.
-
+from stallwatch.progress.ticks import pulse_stands
 
 # What the thread does is then the story, and the GIL a detail of it.
 _TELLS_MORE = frozenset({"checkpoint", "dataloader", "compile", "store", "init", "collective", "teardown"})
-_PULSE_STILL_NS = 3_000_000_000  # the hook's pulse beats once a second
 
 
 def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
@@ -85,10 +82,8 @@ def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLoc
     still, alive = False, False
     if beats:
         (_, first), (at_ns, last) = beats[0], beats[-1]
-        dumping = last.dump_started_ns is not None
         alive = last.pulse_count != first.pulse_count
-        old = at_ns is not None and at_ns - last.pulse_ns >= _PULSE_STILL_NS
-        still = not alive and not dumping and old
+        still = not alive and at_ns is not None and pulse_stands(last.pulse_ns, at_ns, last.dump_started_ns)
     state = now.kernel.state
     if state in ("T", "t"):
         return now.standing, ()  # a process that is stopped gives nothing back: the stop is the story
