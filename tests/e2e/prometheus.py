@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -21,7 +23,8 @@ needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="pr
 
 
 class Prometheus:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
+        self._pid = pid
         self._base = f"http://127.0.0.1:{port}/api/v1"
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -36,6 +39,15 @@ class Prometheus:
 
     def alerts(self, name: str) -> list[dict[str, Any]]:
         return [alert for alert in self.get("alerts")["alerts"] if alert["labels"]["alertname"] == name]
+
+    @contextlib.contextmanager
+    def between_two_scrapes(self) -> Iterator[None]:
+        """It scrapes nothing until the end of the block."""
+        os.kill(self._pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._pid, signal.SIGCONT)
 
 
 def until(look: Callable[[], Any], what: str) -> Any:
@@ -76,7 +88,7 @@ def prometheus_server(target: str, folder: Path, alertmanager: str = "127.0.0.1:
     log = (folder / "prometheus.log").open("w")
     with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            yield Prometheus(port)
+            yield Prometheus(port, process.pid)
         finally:
             process.terminate()
             try:

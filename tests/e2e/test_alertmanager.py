@@ -303,3 +303,41 @@ def test_a_real_fault_is_one_message_with_culprit_and_code_line_and_another_when
             assert len(slack.received) == 1, [words(message) for message in slack.received]
     finally:
         daemon.stop()
+
+
+def has_ended(daemon: DaemonChild, job: str) -> bool:
+    """Other tests' jobs may run beside it."""
+    return any((one.training_job, one.state) == (job, "ended") for one in daemon.client.incidents().incidents)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_real_crash_that_was_over_between_two_scrapes_is_told(
+    slack: Webhook, tmp_path: Path, job_server: Server
+) -> None:
+    fault, seed, ranks = find("killed"), 1, 2
+    (culprit,) = culprits(fault, seed, ranks)
+    daemon = DaemonChild(tmp_path, os.environ)
+    try:
+        daemon.start()
+        address = urlsplit(daemon.client.page_url() or "").netloc
+        with (
+            alertmanager_server(slack.url, tmp_path) as alertmanager,
+            prometheus_server(address, tmp_path, alertmanager) as prometheus,
+        ):
+            until(lambda: prometheus.query("stallwatch_ticks_total"), "the daemon is not in Prometheus")
+            environment = job_environment(os.environ, daemon.rank_directory, tmp_path / "mark", tmp_path, "am-crash")
+            changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+            program = PROGRAMS / f"{fault.program}.py"
+            with prometheus.between_two_scrapes():  # its whole life
+                job_server.launch(program, [*OPTIONS, f"--seed={seed}"], ranks, changed, tmp_path / "job.log")
+                until(lambda: has_ended(daemon, "am-crash"), "its incident has no end")
+                assert slack.received == []
+            messages = slack.wait(1, SECONDS)
+            assert messages, daemon.log.read_text()[-2000:]
+            assert f"am-crash: rank_exited, rank {culprit}" in words(messages[0])
+            asked = "count by (state) (count_over_time(stallwatch_incident_info{training_job='am-crash'}[5m]))"
+            assert [one["metric"]["state"] for one in prometheus.query(asked)] == ["ended"]
+    finally:
+        daemon.stop()
