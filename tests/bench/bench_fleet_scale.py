@@ -25,7 +25,7 @@ import msgspec
 import redis
 
 from stallwatch.diagnosis.node_summary import redacted, summarise_node
-from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.fleet.node_word import NodeWord, encode_word
 from stallwatch.fleet.place import Key, MeetingPlace, Turn
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
@@ -104,7 +104,7 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
     counts = [after - before for before, after in zip(counts_before, costs()[1], strict=True)]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     before = used.ru_utime + used.ru_stime
-    question = msgspec.json.encode(Question(settings, key, nodes * PER_NODE))
+    question = msgspec.json.encode(JudgeQuestion(settings, key, nodes * PER_NODE))
     began = time.perf_counter()
     done = subprocess.run(
         module_of_ours("stallwatch.fleet.judge_child"), input=question, capture_output=True, check=True

@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, exchange
-from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.orders import exchange_orders
 from stallwatch.fleet.pace_seat import SILENT_SECONDS
@@ -171,7 +171,7 @@ class FleetRun:
     def _count(self) -> None:
         self._asked += 1
 
-    def judge(self, node: int, question: Question) -> _Judged:
+    def judge(self, node: int, question: JudgeQuestion) -> _Judged:
         """Judge what stands in the place now, as the child does."""
         if self._is_away(node):
             return _Judged(self, Ended(1, b"", b"redis://place: connection refused"))
@@ -196,7 +196,7 @@ class FleetRun:
 _VERDICTS: dict[tuple[object, ...], bytes | None] = {}
 
 
-def _verdict(story: Story, found: dict[str, bytes], question: Question, homes: dict[int, Home]) -> bytes | None:
+def _verdict(story: Story, found: dict[str, bytes], question: JudgeQuestion, homes: dict[int, Home]) -> bytes | None:
     """Judging is pure, and the same nodes say the same: once for each set of them."""
     names = frozenset(found)
     about = (story.nodes, story.per_node, story.culprit, story.fault, names, tuple(homes.items()))

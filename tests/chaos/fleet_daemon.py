@@ -16,8 +16,8 @@ from stallwatch.config_sections import FleetSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
-from stallwatch.fleet.judge_child import Question
-from stallwatch.fleet.judge_handle import Judging
+from stallwatch.fleet.judge_child import JudgeQuestion
+from stallwatch.fleet.judge_handle import JudgeHandle
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.incidents.delivery_steps import covered, due, verdict_key
@@ -70,7 +70,7 @@ class World(Protocol):
         """When the answer to a request arrives, and which; None: none ever does."""
         ...
 
-    def judge(self, node: int, question: Question) -> Judging:
+    def judge(self, node: int, question: JudgeQuestion) -> JudgeHandle:
         """The child that judges what nodes say."""
         ...
 
@@ -130,7 +130,7 @@ class Daemon:
         self._answers: list[tuple[float, socket.socket, Seen | None]] = []
         self._theirs: socket.socket | None = None
         self._unpacker = Unpacker(1 << 22)
-        judge: Callable[[Question], Judging] = lambda question: world.judge(number, question)  # noqa: E731
+        judge: Callable[[JudgeQuestion], JudgeHandle] = lambda question: world.judge(number, question)  # noqa: E731
         link = Link(SETTINGS, host(number), self._start_child, judge, self._clock.seconds)
         self._fleet = Fleet(link, self._clock, host(number), self._told)
         self._sending: list[tuple[float, float, Message, Incident]] = []

@@ -22,7 +22,7 @@ from stallwatch.diagnosis.node_summary import judge_nodes, summarise_node
 from stallwatch.errors import UsageError
 from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.seal import Broken, seal
+from stallwatch.fleet.seal import SealBroken, seal
 from stallwatch.formats import (
     flight_recorder,
     gpus,
@@ -327,7 +327,7 @@ TARGETS: dict[str, Target] = {
         lambda: [pack(msgspec.msgpack.encode(SensorAnswer(7, 0.5, b"\x01"))) * 2],
         (ValueError, msgspec.MsgspecError),
     ),
-    "summary": Target(_summary, _summaries, (Broken,)),
+    "summary": Target(_summary, _summaries, (SealBroken,)),
     "privileged": Target(_privileged, _requests, (NotAllowed,)),
     "spool": Target(_spool, _spools),
     "incident": Target(

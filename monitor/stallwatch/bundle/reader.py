@@ -148,7 +148,7 @@ def _open(path: Path, limit_bytes: int) -> int:
     if limit_bytes != _UNLIMITED:
         try:
             untrusted.check_holes(descriptor, readable(path.name))
-        except untrusted.Refused:
+        except untrusted.FileRefused:
             os.close(descriptor)
             raise
     return descriptor

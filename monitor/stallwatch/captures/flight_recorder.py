@@ -82,7 +82,7 @@ class RecorderRequest:
             asked_ns = time.monotonic_ns()
             try:
                 detail = self._rung(rung, deadline)
-            except (NotCaptured, untrusted.Refused) as error:
+            except (NotCaptured, untrusted.FileRefused) as error:
                 reason = str(error)
             except OSError as error:
                 reason = f"{error.filename or 'request'}: {error.strerror}"
@@ -166,7 +166,9 @@ class RecorderRequest:
         try:
             name = layout.request_name(*key)
             last = answered
-            with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError, untrusted.Refused):
+            with contextlib.suppress(
+                OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError, untrusted.FileRefused
+            ):
                 before, _ = untrusted.read_regular(folder, name, _REQUEST_LIMIT_BYTES)
                 last = max(last, int(msgspec.json.decode(before)["id"]))
             request_id = max(0, last) + 1

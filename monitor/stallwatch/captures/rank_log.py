@@ -61,7 +61,7 @@ def read_tail_of_ended(
             check = None if person is None else partial(check_file, person, root, path)
             try:
                 descriptor = untrusted.open_in_root(root, path, _ANY_SIZE, check, users=(uid,))
-            except (OSError, untrusted.Refused) as error:
+            except (OSError, untrusted.FileRefused) as error:
                 problem = f"its log cannot be read: {name_of(str(error))}"
                 continue
             status = os.fstat(descriptor)
@@ -92,7 +92,7 @@ def _tail(process: ProcessDirectory, name: str, person: Person | None) -> list[s
     check = None if person is None else partial(check_open_file, person, name)
     try:
         descriptor = untrusted.open_held(process.descriptor, name, _ANY_SIZE, check)
-    except untrusted.Refused as error:
+    except untrusted.FileRefused as error:
         raise NotCaptured(f"its log is not readable for its own user ({error})") from error
     return _lines(descriptor)
 

@@ -187,7 +187,7 @@ class RankCapture:
         asked_ns = time.monotonic_ns()
         try:
             self.stacks.keep_of_hook(self.recorder.ask_python_stacks())
-        except (NotCaptured, untrusted.Refused) as error:
+        except (NotCaptured, untrusted.FileRefused) as error:
             self.folder.note("stacks", asked_ns, False, f"by its own hook: {error}")
         else:
             self.folder.note("stacks", asked_ns, True, "by its own hook, without a state of the GIL")

@@ -56,7 +56,7 @@ def _check_version(version: str) -> None:
 
 def nccl_version(sample: RankSample) -> str:
     """As the hook's facts say, else by the name of the library that the process has mapped; "" when nothing tells."""
-    with contextlib.suppress(OSError, untrusted.Refused, Unreadable):
+    with contextlib.suppress(OSError, untrusted.FileRefused, Unreadable):
         if found := re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}", _version_of_facts(sample)):
             return found[0]
     try:

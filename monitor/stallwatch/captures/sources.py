@@ -59,7 +59,7 @@ def read_lines(
             path = os.path.normpath(os.path.join(working_directory, file))
             try:
                 source = _read(root, path, person, uid)
-            except (OSError, untrusted.Refused):
+            except (OSError, untrusted.FileRefused):
                 continue
             lines = source.splitlines()
             found += [_line(file, lines, number) for number in numbers if number <= len(lines)]
@@ -78,7 +78,7 @@ def _line(file: str, lines: list[str], number: int) -> SourceLine:
 
 def _read(root: int, path: str, person: Person | None, uid: int) -> str:
     if not path.endswith(".py"):
-        raise untrusted.Refused(f"{path}: no Python source")
+        raise untrusted.FileRefused(f"{path}: no Python source")
     check = None if person is None else partial(check_file, person, root, path)
     descriptor = untrusted.open_in_root(root, path, _FILE_LIMIT_BYTES, check, users=(uid,))
     try:

@@ -151,7 +151,7 @@ def press_pipe(sample: RankSample, environment: dict[str, str], owners: tuple[in
             _write_byte(root, os.fsdecode(path_bytes(path)), owners)
         finally:
             os.close(root)
-    except untrusted.Refused as refused:
+    except untrusted.FileRefused as refused:
         return name_of(str(refused))
     except FileNotFoundError:
         # 2.9 to 2.11 look only at the older name when they decide whether to make the pipe.
@@ -172,7 +172,7 @@ def _write_byte(root: int, path: str, owners: tuple[int, ...]) -> None:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISFIFO(status.st_mode) or status.st_uid not in owners:
-            raise untrusted.Refused(f"{path}: not a pipe of the rank's user; not written to")
+            raise untrusted.FileRefused(f"{path}: not a pipe of the rank's user; not written to")
         pipe = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(descriptor)
@@ -219,8 +219,8 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
                     descriptor = untrusted.open_in_root(
                         root, os.fsdecode(path_bytes(path)), _DUMP_LIMIT_BYTES, check, users=(request.uid,)
                     )
-                except (OSError, untrusted.Refused) as error:
-                    said = str(error) if isinstance(error, untrusted.Refused) else error.strerror
+                except (OSError, untrusted.FileRefused) as error:
+                    said = str(error) if isinstance(error, untrusted.FileRefused) else error.strerror
                     problems[path] = name_of(f"{said}")
                     continue
                 try:

@@ -32,7 +32,7 @@ from stallwatch.incidents.incident_names import incident_id
 from stallwatch.model.incident import UNTOLD
 from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.client import Client
-from stallwatch.outputs.documents import HeldBack, IncidentDocument, IncidentList, RankDocument, RankList
+from stallwatch.outputs.documents import HeldMessages, IncidentDocument, IncidentList, RankDocument, RankList
 
 _COLUMNS = ("job", "rank", "state", "step", "step time", "since step", "limit", "phase", "pid")
 _NUMBERS = ("rank", "step", "step time", "since step", "limit", "pid")
@@ -102,7 +102,7 @@ def status_view(ranks: RankList, incidents: IncidentList, lines: int | None = No
     return Group(*head, Text(), *told, *_rank_parts(ranks.ranks, blamed, lines))  # a screen cuts at its lower end
 
 
-def _held(held: HeldBack) -> str:
+def _held(held: HeldMessages) -> str:
     whose = f" about jobs of {held.owner}" if held.owner else ""
     count = f"{held.messages} {'message waits' if held.messages == 1 else 'messages wait'}"
     return f"{held.output}: {count}{whose} until {local_time(held.until)}: {held.reason}"

@@ -4,7 +4,7 @@ does by design, or does now and then; and whether it has been so since the first
 from collections.abc import Sequence
 
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.looks import Looks, Member, peers_of
+from stallwatch.detectors.looks import Looks, PeerRank, peers_of
 from stallwatch.detectors.seldom import is_seldom
 from stallwatch.detectors.slow_cost import since_when
 from stallwatch.detectors.waiting import (
@@ -32,7 +32,7 @@ _FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
 
 
-def peers_with(looks: Looks, ranks: Sequence[int]) -> Sequence[Member]:
+def peers_with(looks: Looks, ranks: Sequence[int]) -> Sequence[PeerRank]:
     """Those of one program of which these ranks are."""
     return next((peers for peers in peers_of(looks.members) if any(peer.rank in ranks for peer in peers)), [])
 

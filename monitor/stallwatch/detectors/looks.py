@@ -34,7 +34,7 @@ _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 _WATCHDOG_SECONDS = 0.1
 
 
-class Sample(msgspec.Struct, frozen=True):
+class CounterSample(msgspec.Struct, frozen=True):
     """One rank at one of its node's moments."""
 
     number: int
@@ -49,13 +49,13 @@ class Sample(msgspec.Struct, frozen=True):
         return is_pending(self.enqueued, self.completed)
 
 
-class Member(msgspec.Struct, frozen=True):
+class PeerRank(msgspec.Struct, frozen=True):
     """One rank of the job. `offsets`: its completed count less its peers' median, at the last looks."""
 
     rank: int
     pid: int
     role: tuple[int, ...] = ()  # completed per group: ranks with other programs are no peers
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[CounterSample, ...] = ()
     offsets: tuple[int, ...] = ()
 
 
@@ -80,14 +80,14 @@ class StepLook(msgspec.Struct, frozen=True):
 class Looks(msgspec.Struct, frozen=True):
     """The samples of one group's counters so far."""
 
-    members: tuple[Member, ...] = ()
+    members: tuple[PeerRank, ...] = ()
     taken: int = 0  # number of the last moment that was used
     mark: int = -1  # step, or completed collectives, of the newest look
     looks: tuple[StepLook, ...] = ()
     count: int = 0  # of looks so far, those not kept included
     nccl: bool = False  # by what is enqueued: hosts that run ahead of their devices lose less than their looks say
 
-    def column(self, member: Member, window: int, *, surely: bool = False) -> tuple[tuple[int, int], ...]:
+    def column(self, member: PeerRank, window: int, *, surely: bool = False) -> tuple[tuple[int, int], ...]:
         """(ticks, of these waiting) of one member in the last looks, oldest first."""
         place = self.members.index(member)
         return self.columns(window, surely=surely)[place]
@@ -101,18 +101,18 @@ class Looks(msgspec.Struct, frozen=True):
         return tuple(tuple(zip(ticks, one, strict=True)) for one in waits) if looks else ((),) * len(self.members)
 
     def columns_of(
-        self, peers: Sequence[Member], window: int, *, surely: bool = False
+        self, peers: Sequence[PeerRank], window: int, *, surely: bool = False
     ) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
         """(rank, column) of some members."""
         columns = dict(zip(((m.rank, m.pid) for m in self.members), self.columns(window, surely=surely), strict=True))
         return [(peer.rank, columns[peer.rank, peer.pid]) for peer in peers]
 
-    def column_before(self, member: Member, window: int) -> tuple[tuple[int, int], ...]:
+    def column_before(self, member: PeerRank, window: int) -> tuple[tuple[int, int], ...]:
         """The same of the looks before the last `window`, as far as they are kept."""
         place = self.members.index(member)
         return tuple((look.ticks, look.waited[place]) for look in self.looks[-2 * window : -window])
 
-    def steps_seen(self, member: Member, window: int) -> tuple[float, ...]:
+    def steps_seen(self, member: PeerRank, window: int) -> tuple[float, ...]:
         """For how many of one member's own steps each of the last looks stands: for a part of one that lasted long, for
         several where they are shorter than the distance of looks. 0.0 where no record says how long they took."""
         place = self.members.index(member)
@@ -154,7 +154,7 @@ class Looks(msgspec.Struct, frozen=True):
         return len(self.looks) - before + 1
 
 
-def peers_of(members: Sequence[Member]) -> list[list[Member]]:
+def peers_of(members: Sequence[PeerRank]) -> list[list[PeerRank]]:
     """Divide the members by what program they run: stages of a pipeline wait unequally by design, and who has no more
     batches only shadows the collectives of those that have (torch's Join)."""
     left = _that_step(members)
@@ -179,7 +179,7 @@ def _alike(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(place for place, role in enumerate(roles) if _same_role(role, one)) for one in roles)
 
 
-def _that_step(members: Sequence[Member]) -> list[Member]:
+def _that_step(members: Sequence[PeerRank]) -> list[PeerRank]:
     """All of them, where none has counted two steps lately."""
     counted = [member.samples[-1].step - member.samples[0].step if member.samples else 0 for member in members]
     if max(counted, default=0) < _STEPS_LATELY:
@@ -284,8 +284,8 @@ def _takes_part(rank: RankHistory) -> bool:
     return beat.step is None or beat.step > _SETTLE_STEPS
 
 
-def _sampled(known: dict[tuple[int, int], Member], rank: RankHistory, *, nccl: bool) -> Member:
-    member = known.get((rank.sample.rank, rank.sample.pid), Member(rank.sample.rank, rank.sample.pid))
+def _sampled(known: dict[tuple[int, int], PeerRank], rank: RankHistory, *, nccl: bool) -> PeerRank:
+    member = known.get((rank.sample.rank, rank.sample.pid), PeerRank(rank.sample.rank, rank.sample.pid))
     beat = rank.heartbeat
     last = member.samples[-1].number if member.samples else 0
     new = tuple(_sample(look, nccl=nccl) for look in beat.looks if look.number > last) if beat else ()
@@ -295,21 +295,23 @@ def _sampled(known: dict[tuple[int, int], Member], rank: RankHistory, *, nccl: b
     return msgspec.structs.replace(member, role=role, samples=(*member.samples, *new)[-_KEPT_SAMPLES:])
 
 
-def _sample(look: CounterLook, *, nccl: bool) -> Sample:
+def _sample(look: CounterLook, *, nccl: bool) -> CounterSample:
     if nccl:
-        return Sample(look.number, look.at_ns, look.step, look.nccl_enqueued, look.nccl_completed)
+        return CounterSample(look.number, look.at_ns, look.step, look.nccl_enqueued, look.nccl_completed)
     # Where the one recorder holds nothing its counts are zero: what pends is pending in either.
     enqueued, completed = look.nccl_enqueued + look.gloo_enqueued, look.nccl_completed + look.gloo_completed
-    return Sample(look.number, look.at_ns, look.step, enqueued, completed)
+    return CounterSample(look.number, look.at_ns, look.step, enqueued, completed)
 
 
-def _taken(member: Member, mine: Sample, peers: Sequence[Sample]) -> Member:
+def _taken(member: PeerRank, mine: CounterSample, peers: Sequence[CounterSample]) -> PeerRank:
     """`peers`: samples of those with the same role, its own among them."""
     offset = mine.completed - median_low([peer.completed for peer in peers])
     return msgspec.structs.replace(member, offsets=(*member.offsets, offset)[-_KEPT_OFFSETS:])
 
 
-def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> tuple[dict[int, bool], dict[int, bool]] | None:
+def _ahead(
+    members: Sequence[PeerRank], together: Sequence[CounterSample]
+) -> tuple[dict[int, bool], dict[int, bool]] | None:
     """Who waits under NCCL: who has enqueued what its least peer has not, while that one has nothing left to do.
 
     `completed` lags by up to 0.1 s there, so that every rank of a job with short steps is nearly always pending; what
@@ -343,7 +345,7 @@ def _ahead(members: Sequence[Member], together: Sequence[Sample]) -> tuple[dict[
 
 
 def _ahead_by(
-    samples: dict[int, Sample], offset: dict[int, float], left: float, per_ns: float, unsure: float
+    samples: dict[int, CounterSample], offset: dict[int, float], left: float, per_ns: float, unsure: float
 ) -> dict[int, bool]:
     """By one idea of the counts' constant distances. `left`: as much more than completed is nothing left to do."""
     enqueued = {rank: sample.enqueued - offset[rank] for rank, sample in samples.items()}
@@ -369,7 +371,7 @@ def _offset(offsets: Sequence[int]) -> tuple[int, float]:
     return middle, 1.25 * sqrt(squares / (looks * (looks - 1))) / sqrt(looks)
 
 
-def _rate(peers: Sequence[Member]) -> float:
+def _rate(peers: Sequence[PeerRank]) -> float:
     """Collectives per nanosecond, by the samples that are kept."""
     first, last = peers[0].samples[0], peers[0].samples[-1]
     return max(0, last.completed - first.completed) / (last.at_ns - first.at_ns) if last.at_ns > first.at_ns else 0.0

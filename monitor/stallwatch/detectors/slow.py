@@ -10,7 +10,7 @@ from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.looks import Looks, Member, looked, peers_of
+from stallwatch.detectors.looks import Looks, PeerRank, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
 from stallwatch.detectors.slow_cost import seconds_before, slow_cost
 from stallwatch.detectors.waiting import (
@@ -307,7 +307,7 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
     return _Slow(watched.job, ranks, since_ns, same, reason)
 
 
-def _before(looks: Looks, members: Sequence[Member], window: int) -> list[tuple[int, Column]]:
+def _before(looks: Looks, members: Sequence[PeerRank], window: int) -> list[tuple[int, Column]]:
     return [(member.rank, looks.column_before(member, window)) for member in members]
 
 

@@ -45,7 +45,7 @@ from stallwatch.doctor.host.resource_limits import CgroupMemory, Cpus, LockedMem
 from stallwatch.doctor.host.storage import DiskSpace, NetworkCaches, SharedMemory, StaleBuildLocks
 from stallwatch.doctor.network.host_names import AddressFamily, HostName, MasterAddress
 from stallwatch.doctor.network.interfaces import FabricPorts, InterfaceExists, Loopback
-from stallwatch.doctor.network.meeting import MeetingPlace
+from stallwatch.doctor.network.meeting import MeetingPlaceAnswers
 from stallwatch.doctor.network.ports import MasterPort, RasPort
 from stallwatch.doctor.network.reach import MasterReachable
 from stallwatch.doctor.training_script.data import SamplerEpoch, UnevenShards, UnshardedLoader
@@ -68,7 +68,7 @@ CHECKS: tuple[Check, ...] = (
     DriverAnswers(), DeviceAnswers(), MemoryErrors(), Throttled(), LeftOverProcesses(), VisibleDevices(), SharedGpu(),
     FabricReady(), PcieWidth(), Topology(), PeerRedirect(),
     HostName(), MasterAddress(), MasterReachable(), MasterPort(), InterfaceExists(), AddressFamily(), Loopback(),
-    FabricPorts(), RasPort(), MeetingPlace(),
+    FabricPorts(), RasPort(), MeetingPlaceAnswers(),
     OpenFiles(), LockedMemory(), SharedMemory(), DiskSpace(), StaleBuildLocks(), NetworkCaches(), SocketsAllowed(),
     PtraceAllowed(), PySpyReads(), KernelLogReadable(), ClockInSync(), Cpus(), CgroupMemory(), ContainerNetwork(),
     TorchPresent(), DriverSupportsCuda(), Compatible(), KnownBugs(), NewerThanTested(),

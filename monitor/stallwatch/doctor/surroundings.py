@@ -86,7 +86,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     stderr: str
 
 
-class Training(msgspec.Struct, frozen=True):
+class TrainingInterpreter(msgspec.Struct, frozen=True):
     """The training interpreter, asked in a child."""
 
     executable: str
@@ -156,7 +156,7 @@ class GpuProbe(Protocol):
 class TrainingProbe(Protocol):
     """The interpreter of training and its packages; live: doctor.live.probes.TrainingChild or WrittenVersions."""
 
-    def ask(self) -> Known[Training] | Unavailable:
+    def ask(self) -> Known[TrainingInterpreter] | Unavailable:
         """What the interpreter of training says of its packages."""
 
 

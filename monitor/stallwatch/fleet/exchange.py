@@ -13,9 +13,9 @@ from stallwatch.errors import StallwatchError
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace, Turn
-from stallwatch.fleet.seal import Broken, seal, unseal
+from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.model.incident import Delivered, Step, Told
+from stallwatch.model.incident import OutputTold, Step, Told
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,7 +54,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Delivered(msgspec.Struct, frozen=True):
-    """model.incident.Delivered as any version writes it."""
+    """model.incident.OutputTold as any version writes it."""
 
     steps: tuple[str, ...] = ()
     verdict: str = ""
@@ -76,7 +76,7 @@ def exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[
     node's clock."""
     try:
         return _exchange(place, secret, wish, wall_ns)
-    except Broken as error:
+    except SealBroken as error:
         return Seen(problem=f"what this node has to say cannot be put: {error}")
     except StallwatchError as error:
         return Seen(problem=str(error), advice=error.help)
@@ -93,7 +93,7 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[
     try:
         summary = wish.summary and seal(_dated(wish.summary, wall_ns()), secret, "summary", key, wish.node)
         report = wish.report and seal(wish.report, secret, "report", key, _FLEET)
-    except Broken:
+    except SealBroken:
         if sealed_told:
             place.turn(key, wish.node, Turn(sealed_told, wish.generation))
         raise
@@ -144,7 +144,7 @@ def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, s
         return b"", ""
     try:
         return unseal(sealed, secret, kind, key, _FLEET), ""
-    except Broken as error:
+    except SealBroken as error:
         return b"", f"what stands in the meeting place as {kind} is not believed: {error}"
 
 
@@ -157,7 +157,7 @@ def _decoded(body: bytes) -> Told | None:
     if told is None:
         return None
     outputs = {
-        name: Delivered(tuple(_STEPS[step] for step in one.steps if step in _STEPS), one.verdict, one.thread)
+        name: OutputTold(tuple(_STEPS[step] for step in one.steps if step in _STEPS), one.verdict, one.thread)
         for name, one in told.outputs.items()
     }
     return Told(outputs, told.incident_id)

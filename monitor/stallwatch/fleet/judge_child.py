@@ -1,4 +1,4 @@
-"""Merges all summaries of an incident and judges: `python -m stallwatch.fleet.judge_child`, a Question on standard
+"""Merges all summaries of an incident and judges: `python -m stallwatch.fleet.judge_child`, a JudgeQuestion on standard
 input, a JobVerdict on standard output (a PaceVerdict to a question about the pace). What other nodes wrote is read
 here and in no process that must live."""
 
@@ -17,7 +17,7 @@ from stallwatch.fleet.verdict import Home, JobVerdict, judge_job
 from stallwatch.node.capabilities import drop_unless_root
 
 
-class Question(msgspec.Struct, frozen=True):
+class JudgeQuestion(msgspec.Struct, frozen=True):
     """What is to be judged over all nodes."""
 
     settings: Settings
@@ -27,7 +27,7 @@ class Question(msgspec.Struct, frozen=True):
     before: PaceVerdict | None = None  # of the pace
 
 
-def answer_to(question: Question, place: MeetingPlace, secret: bytes) -> JobVerdict | PaceVerdict | None:
+def answer_to(question: JudgeQuestion, place: MeetingPlace, secret: bytes) -> JobVerdict | PaceVerdict | None:
     """The verdict over what nodes gave; None where there is none."""
     if question.before is not None:
         paces = believed_paces(place.summaries(question.key), secret, question.key)
@@ -51,7 +51,7 @@ def main() -> int:
     """Answer the question of standard input."""
     drop_unless_root()
     gc.disable()  # evidence is a tree without cycles that lives until the end
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=JudgeQuestion)
     try:
         verdict = answer_to(question, open_place(question.settings), secret_of(question.settings))
     except PlaceProblem as error:

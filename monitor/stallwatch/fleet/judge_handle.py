@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from stallwatch.fleet.judge_child import Question
+from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.run_once import Ended, RunOnce
 
@@ -12,7 +12,7 @@ _JUDGE_BYTES: Final = 2 << 30  # of addresses; 2,048 nodes of 8 ranks take 0.4 G
 _MOST_CAPTURED_BYTES: Final = 16 << 20
 
 
-class Judging(Protocol):
+class JudgeHandle(Protocol):
     """node.run_once.RunOnce, as far as it is used here."""
 
     def poll(self) -> Ended | None:
@@ -22,7 +22,7 @@ class Judging(Protocol):
         """Kill it; nothing comes of it any more."""
 
 
-def start_judge(question: Question) -> Judging:
+def start_judge(question: JudgeQuestion) -> JudgeHandle:
     """Given what nodes say, start a child that judges it, bounded in memory and output. Raise OSError where none can be
     started."""
     return RunOnce(

@@ -8,8 +8,8 @@ import msgspec
 
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish
-from stallwatch.fleet.judge_child import Question
-from stallwatch.fleet.judge_handle import Judging, start_judge
+from stallwatch.fleet.judge_child import JudgeQuestion
+from stallwatch.fleet.judge_handle import JudgeHandle, start_judge
 from stallwatch.fleet.member import SECOND_NS, Local, Member, Position
 from stallwatch.fleet.orders import Book, News, OrdersWish
 from stallwatch.fleet.pace_link import PaceLink
@@ -44,7 +44,7 @@ class _Seat:
     def __init__(self, member: Member, job: str) -> None:
         self.member = member
         self.job = job
-        self.judging: Judging | None = None
+        self.judging: JudgeHandle | None = None
         self.judged_puts = 0
         self.judge_until_ns = 0
         self.judge_from_ns = 0  # not before
@@ -59,7 +59,7 @@ class Link:
         settings: Settings,
         node: str,
         start: Start | None = None,
-        judge: Callable[[Question], Judging] = start_judge,
+        judge: Callable[[JudgeQuestion], JudgeHandle] = start_judge,
         monotonic: Callable[[], float] | None = None,
         slow_share: float = 0.0,
     ) -> None:
@@ -275,7 +275,7 @@ class Link:
             return
         if now_ns < seat.judge_from_ns or not seat.member.wants_verdict(now_ns):
             return
-        question = Question(self._settings, Key(local.job, seat.member.ordinal), local.world_size)
+        question = JudgeQuestion(self._settings, Key(local.job, seat.member.ordinal), local.world_size)
         try:
             seat.judging = self._judge(question)
         except OSError as error:
@@ -286,7 +286,7 @@ class Link:
         seat.judged_puts = seat.member.puts
         seat.judge_until_ns = now_ns + int(_JUDGE_SECONDS * SECOND_NS)
 
-    def _take_verdict(self, seat: _Seat, judging: Judging, now_ns: int) -> None:
+    def _take_verdict(self, seat: _Seat, judging: JudgeHandle, now_ns: int) -> None:
         ended = judging.poll()
         if ended is None and now_ns < seat.judge_until_ns:
             return

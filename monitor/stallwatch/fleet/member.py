@@ -11,8 +11,8 @@ import msgspec
 
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
-from stallwatch.fleet.verdict import JobVerdict, Published
-from stallwatch.model.incident import NO_RANKS, Delivered, Step, Told
+from stallwatch.fleet.verdict import JobVerdict, PublishedVerdict
+from stallwatch.model.incident import NO_RANKS, OutputTold, Step, Told
 from stallwatch.model.verdict import Report
 
 SECOND_NS: Final = 1_000_000_000
@@ -251,7 +251,7 @@ class Member:
         """Take in the verdict over what there was to be merged."""
         self._verdict, self._merged_ns = verdict, now_ns
         self._unjudged, self._yields_until_ns, self._unable = 0, None, ""
-        self._published = msgspec.json.encode(Published(verdict.report, verdict.nodes))
+        self._published = msgspec.json.encode(PublishedVerdict(verdict.report, verdict.nodes))
 
     def position(self, now_ns: int, local: Local) -> Position:
         """Return where this node stands."""
@@ -360,9 +360,9 @@ class Member:
         known = self._noted.outputs if self._noted else {}
         outputs = dict(self._told.outputs) if self._told else {}
         for name, own in local.told.outputs.items():
-            before = outputs.get(name, Delivered())
+            before = outputs.get(name, OutputTold())
             if set(own.steps) - set(before.steps) or (own.steps and own.verdict != before.verdict and self._generation):
-                outputs[name] = Delivered(
+                outputs[name] = OutputTold(
                     tuple(dict.fromkeys((*before.steps, *own.steps))), own.verdict, own.thread or before.thread
                 )
         news = Told(outputs, self._told.incident_id if self._told else local.told.incident_id)

@@ -8,7 +8,7 @@ import msgspec
 
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.seal import Broken, unseal
+from stallwatch.fleet.seal import SealBroken, unseal
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.summary import SCHEMA_VERSION
 
@@ -49,7 +49,7 @@ def believed(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> Believed:
     for name in sorted(sealed):
         try:
             words.append(_word(name, sealed[name], secret, key))
-        except Broken as error:
+        except SealBroken as error:
             caveats.append(f"the summary of node {name[:MOST_NAME]} is not used: {error}")
     claims = Counter(rank for word in words for rank in word.ranks)
     twice = {rank for rank, times in claims.items() if times > 1}
@@ -65,13 +65,15 @@ def _word(name: str, sealed: bytes, secret: bytes, key: Key) -> NodeWord:
     try:
         word = _WORD.decode(unseal(sealed, secret, "summary", key, name))
     except NOT_JSON as error:
-        raise Broken(f"it is of another form ({error}); are all nodes of one version?") from error
+        raise SealBroken(f"it is of another form ({error}); are all nodes of one version?") from error
     if word.summary.schema_version > SCHEMA_VERSION:
-        raise Broken(f"it is of version {word.summary.schema_version}, and this node reads {SCHEMA_VERSION}: update it")
+        raise SealBroken(
+            f"it is of version {word.summary.schema_version}, and this node reads {SCHEMA_VERSION}: update it"
+        )
     if len(word.ranks) > _MOST_RANKS:
-        raise Broken(f"no node has {len(word.ranks)} ranks")
+        raise SealBroken(f"no node has {len(word.ranks)} ranks")
     if wrong := _cannot_be(word.summary):
-        raise Broken(wrong)
+        raise SealBroken(wrong)
     return word
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.place import MOST_ORDER_BYTES, MOST_ORDERS, Key, MeetingPlace, Standing
-from stallwatch.fleet.seal import Broken, seal, unseal
+from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.model.incident import Mode
 
 ORDERS_SECONDS: Final = 4.0  # between looks: what is said anywhere holds everywhere within 10 s
@@ -92,7 +92,7 @@ def exchange_orders(place: MeetingPlace, secret: bytes, wish: OrdersWish) -> Ord
     for one in list(standing)[:MOST_ORDERS]:
         try:
             orders.append((_opened(one, secret), one.seconds))
-        except Broken as error:
+        except SealBroken as error:
             caveats.append(f"an order to all nodes ({one.name[:60]}) is not believed: {error}")
     return OrdersSeen(revision, tuple(orders), "; ".join(caveats[:_MOST_CAVEATS]))
 
@@ -101,9 +101,9 @@ def _opened(standing: Standing, secret: bytes) -> Order:
     try:
         order = _ORDER.decode(unseal(standing.data, secret, "order", _KEY, standing.name))
     except msgspec.MsgspecError as error:
-        raise Broken(f"it is of another form ({error}); are all nodes of one version?") from error
+        raise SealBroken(f"it is of another form ({error}); are all nodes of one version?") from error
     if order.name != standing.name:
-        raise Broken("it stands under another's name")
+        raise SealBroken("it stands under another's name")
     return order
 
 

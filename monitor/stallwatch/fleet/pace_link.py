@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.fleet.judge_child import Question
-from stallwatch.fleet.judge_handle import Judging
+from stallwatch.fleet.judge_child import JudgeQuestion
+from stallwatch.fleet.judge_handle import JudgeHandle
 from stallwatch.fleet.pace_seat import ORDINAL, SECOND_NS, JobPace, PaceSeat, PaceSeen, PaceWish
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
@@ -20,7 +20,7 @@ class PaceLink:
     """The daemon's side of pace records."""
 
     def __init__(
-        self, settings: Settings, node: str, minimum_share: float, judge: Callable[[Question], Judging]
+        self, settings: Settings, node: str, minimum_share: float, judge: Callable[[JudgeQuestion], JudgeHandle]
     ) -> None:
         self._settings = settings
         self._node = node
@@ -28,7 +28,7 @@ class PaceLink:
         self._judge = judge
         self._jobs: dict[str, JobPace] = {}
         self._seats: dict[str, PaceSeat] = {}
-        self._judging: dict[str, tuple[Judging, int]] = {}  # by job, with the time at which it is given up
+        self._judging: dict[str, tuple[JudgeHandle, int]] = {}  # by job, with the time at which it is given up
         self.problem = ""
 
     @property
@@ -75,7 +75,7 @@ class PaceLink:
     def _begin(self, job: JobPace, seat: PaceSeat, now_ns: int) -> None:
         seat.judging(now_ns)
         key = Key(job.job, ORDINAL)
-        question = Question(self._settings, key, job.world_size, self._minimum_share, seat.verdict)
+        question = JudgeQuestion(self._settings, key, job.world_size, self._minimum_share, seat.verdict)
         try:
             self._judging[job.job] = self._judge(question), now_ns + int(_JUDGE_SECONDS * SECOND_NS)
         except OSError as error:

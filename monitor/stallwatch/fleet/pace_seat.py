@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
-from stallwatch.fleet.seal import Broken, seal, unseal
+from stallwatch.fleet.seal import SealBroken, seal, unseal
 
 SECOND_NS: Final = 1_000_000_000
 PUT_SECONDS: Final = 10.0
@@ -73,7 +73,7 @@ def exchange_pace(place: MeetingPlace, secret: bytes, wish: PaceWish) -> PaceSee
     revision, sealed = place.report(key)
     try:
         return PaceSeen(generation, unseal(sealed, secret, "pace verdict", key, ""), revision)
-    except Broken as error:
+    except SealBroken as error:
         return PaceSeen(generation, revision=revision, caveat=f"who holds a job back is not believed: {error}")
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.detectors.looks import Member, peers_of
+from stallwatch.detectors.looks import PeerRank, peers_of
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import held_back, price_of
 from stallwatch.detectors.waiting import (
@@ -25,7 +25,7 @@ from stallwatch.detectors.waiting import (
 )
 from stallwatch.detectors.wandering import is_usual
 from stallwatch.fleet.place import Key
-from stallwatch.fleet.seal import Broken, unseal
+from stallwatch.fleet.seal import SealBroken, unseal
 from stallwatch.model.finding import Stage
 from stallwatch.model.verdict import Slowness
 
@@ -66,7 +66,7 @@ def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict
     for node in sorted(sealed):
         try:
             pace = _PACE.decode(unseal(sealed[node], secret, "pace", key, node))
-        except (Broken, msgspec.MsgspecError):
+        except (SealBroken, msgspec.MsgspecError):
             continue
         if _is_whole(pace):
             found[node] = pace
@@ -172,7 +172,7 @@ def _peers(beside: Mapping[str, NodePace]) -> list[list[tuple[int, Column]]]:
     }
     node_of = {rank.rank: node for node, pace in beside.items() for rank in pace.ranks}
     members = [
-        Member(rank.rank, 0, tuple(int(one * _COUNTS) for one in rank.role))
+        PeerRank(rank.rank, 0, tuple(int(one * _COUNTS) for one in rank.role))
         for pace in beside.values()
         for rank in pace.ranks
     ]

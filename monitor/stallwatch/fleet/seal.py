@@ -16,35 +16,35 @@ _MOST_OPEN_BYTES: Final = 8 << 20  # a small thing may unpack to a very large on
 LEAST_KEY_BYTES: Final = 16
 
 
-class Broken(ValueError):
+class SealBroken(ValueError):
     """It is none of ours; the text says why, a clause."""
 
 
 def seal(body: bytes, secret: bytes, kind: str, key: Key, node: str) -> bytes:
-    """Return the body packed and signed. Raise Broken when it is larger than what is believed."""
+    """Return the body packed and signed. Raise SealBroken when it is larger than what is believed."""
     packed = zlib.compress(body, 6)
     sealed = _MAGIC + _mac(packed, secret, kind, key, node) + packed
     if len(sealed) > MOST_BYTES or len(body) > _MOST_OPEN_BYTES:
-        raise Broken(f"it takes {len(sealed)} bytes, and at most {MOST_BYTES} are believed")
+        raise SealBroken(f"it takes {len(sealed)} bytes, and at most {MOST_BYTES} are believed")
     return sealed
 
 
 def unseal(sealed: bytes, secret: bytes, kind: str, key: Key, node: str) -> bytes:
-    """Return the body of a seal. Raise Broken for one that this node did not make of this incident."""
+    """Return the body of a seal. Raise SealBroken for one that this node did not make of this incident."""
     if len(sealed) > MOST_BYTES:
-        raise Broken("it is too large")
+        raise SealBroken("it is too large")
     if not sealed.startswith(_MAGIC):
-        raise Broken("it was written by another version of stallwatch, or by something else")
+        raise SealBroken("it was written by another version of stallwatch, or by something else")
     mac, packed = sealed[len(_MAGIC) :][:_MAC_BYTES], sealed[len(_MAGIC) + _MAC_BYTES :]
     if not hmac.compare_digest(mac, _mac(packed, secret, kind, key, node)):
-        raise Broken("its signature is not the fleet's (fleet.key_file must be the same on all nodes)")
+        raise SealBroken("its signature is not the fleet's (fleet.key_file must be the same on all nodes)")
     unpacker = zlib.decompressobj()
     try:
         body = unpacker.decompress(packed, _MOST_OPEN_BYTES)
     except zlib.error as error:
-        raise Broken(f"it cannot be unpacked: {error}") from error
+        raise SealBroken(f"it cannot be unpacked: {error}") from error
     if unpacker.unconsumed_tail or not unpacker.eof:
-        raise Broken("it unpacks to more than is believed, or breaks off")
+        raise SealBroken("it unpacks to more than is believed, or breaks off")
     return body
 
 

@@ -148,14 +148,14 @@ def _versions(words: Sequence[NodeWord]) -> tuple[str, ...]:
     return (f"nodes {', '.join(named)} run stallwatch {', '.join(others)}, this one {__version__}",)
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishedVerdict(msgspec.Struct, frozen=True):
     """The job's verdict as it stands in the meeting place."""
 
     report: Report
     nodes: int
 
 
-_PUBLISHED = msgspec.json.Decoder(Published)
+_PUBLISHED = msgspec.json.Decoder(PublishedVerdict)
 
 
 def published(data: bytes) -> tuple[Report, int] | None:

@@ -26,7 +26,7 @@ _GLOBAL_RANKS: Final = re.compile(r"\s*global_ranks=\[(?P<ranks>[\d, ]+)\]")
 _MOST_LOCAL: Final = 1_024
 
 
-class Owners:
+class LineOwners:
     """Fed with every line that was looked at; `named` completes the events of one log."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, uncut, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
-from stallwatch.formats.log_owners import Owners
+from stallwatch.formats.log_owners import LineOwners
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
 from stallwatch.formats.log_prefix import (
@@ -141,7 +141,7 @@ class _Reading:
         self.summary = Summary()
         self.kernel = kernel_log.KernelLogReading()
         self._blocks = Blocks(self.events)
-        self.owners = Owners()
+        self.owners = LineOwners()
         self._writers: dict[int, str] = {}  # of an event, by its place
         self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
         self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored

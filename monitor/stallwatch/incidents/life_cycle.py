@@ -47,7 +47,7 @@ def may_open(
 JOB_ENDED: Final = "the job ended"
 
 
-class End(NamedTuple):
+class IncidentEnd(NamedTuple):
     """How an incident ends, and why."""
 
     state: Literal["resolved", "ended"]
@@ -56,7 +56,7 @@ class End(NamedTuple):
 
 def end_of(
     life: IncidentLife, findings: tuple[Finding, ...], jobs: Mapping[JobKey, JobFacts], at_ns: int
-) -> End | None:
+) -> IncidentEnd | None:
     """Return how the incident is over, None while it is not."""
     job = life.incident.job
     facts = jobs.get(job)
@@ -64,7 +64,7 @@ def end_of(
     if life.family == "request":
         over = life.looks > 1 and life.judged_look >= life.looks and not working
         done = over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS
-        return End("resolved", "captured on request") if done else None
+        return IncidentEnd("resolved", "captured on request") if done else None
     adopted_seconds = None if life.adopted_ns is None else _age(life.adopted_ns, at_ns)
     if facts is None and adopted_seconds is not None and adopted_seconds < _UNSEEN_SECONDS:
         return None
@@ -72,7 +72,7 @@ def end_of(
         if _is_owed(life, findings, at_ns):
             return None
         again = any(o.job.name == job.name and o.job != job and o.alive for o in jobs.values())
-        return End("ended", "the job was restarted" if again else JOB_ENDED)
+        return IncidentEnd("ended", "the job was restarted" if again else JOB_ENDED)
     if findings or life.family == "drift":
         return None  # what a job has computed since it drifted stays wrong
     if adopted_seconds is not None and adopted_seconds < _ADOPTED_SECONDS and not facts.moved:
@@ -81,11 +81,13 @@ def end_of(
         return None
     if life.family == "health":
         again_well = at_ns - life.quiet_since_ns >= _HEALTHY_AGAIN_NS
-        return End("resolved", "what was found is no longer so") if again_well else None
+        return IncidentEnd("resolved", "what was found is no longer so") if again_well else None
     if life.family == "slow":
-        return End("resolved", "the job is no longer held back")
+        return IncidentEnd("resolved", "the job is no longer held back")
     stood = _age(life.incident.since_ns, at_ns)
-    return End("resolved", f"the job moves again after {_lasting(stood)}" if facts.moved else "the symptom is gone")
+    return IncidentEnd(
+        "resolved", f"the job moves again after {_lasting(stood)}" if facts.moved else "the symptom is gone"
+    )
 
 
 def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> bool:
@@ -114,7 +116,7 @@ def is_to_be_judged(life: IncidentLife, facts: JobFacts | None) -> bool:
 def end(
     lives: IncidentTable,
     life: IncidentLife,
-    end: End,
+    end: IncidentEnd,
     facts: JobFacts | None,
     at_ns: int,
     wall_ns: int,
@@ -138,7 +140,7 @@ def end(
     return replace(lives, past=_kept((over, *lives.past)))
 
 
-def _stood(life: IncidentLife, end: End, facts: JobFacts | None) -> bool:
+def _stood(life: IncidentLife, end: IncidentEnd, facts: JobFacts | None) -> bool:
     """Somebody, or something, ended a job that stood still: that is when its evidence is needed."""
     verdict = life.incident.verdict
     moved = (facts is not None and facts.finished) or (verdict is not None and verdict.cause == "healthy")

@@ -34,7 +34,7 @@ class IncidentEvent(msgspec.Struct, frozen=True):
     what: str  # "suspected", "evidence captured", "verdict", "told as warning", "escalated", "resolved", …
 
 
-class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
+class OutputTold(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one output has told of an incident."""
 
     steps: tuple[Step, ...] = ()
@@ -45,7 +45,7 @@ class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was told of an incident, by output; whoever speaks next edits, and never adds."""
 
-    outputs: dict[str, Delivered] = {}
+    outputs: dict[str, OutputTold] = {}
     incident_id: str = ""  # by which people know it: it stays the same, whoever tells of it then
 
 

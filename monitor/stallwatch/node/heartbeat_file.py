@@ -124,7 +124,7 @@ def _hold(parent: int, identity: tuple[int, int]) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat:
-    """Read one record. Raise Refused, LayoutError or OSError; whose process it claims is not checked here."""
+    """Read one record. Raise FileRefused, LayoutError or OSError; whose process it claims is not checked here."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         descriptor = untrusted.open_regular(directory, path.name, RECORD_LIMIT_BYTES)

@@ -26,7 +26,7 @@ class Person(NamedTuple):
 
 
 def check_open_file(person: Person, name: str, descriptor: int) -> None:
-    """Raise Refused unless `person` may read this file, wherever it lies: for one that his process has open."""
+    """Raise FileRefused unless `person` may read this file, wherever it lies: for one that his process has open."""
     _check(person, descriptor, name, os.R_OK)
 
 
@@ -45,10 +45,10 @@ def check_file(person: Person, root: int, name: str, descriptor: int) -> None:
             os.close(directory)
             directory = inner
             if not last and not stat.S_ISDIR(os.fstat(directory).st_mode):
-                raise untrusted.Refused(f"{name}: its place changes while it is looked at")
+                raise untrusted.FileRefused(f"{name}: its place changes while it is looked at")
         # The path was the kernel's word for a moment, and of its own root: the same file must be at its end.
         if not os.path.samestat(found, os.fstat(directory)):
-            raise untrusted.Refused(f"{name}: where it lies cannot be told")
+            raise untrusted.FileRefused(f"{name}: where it lies cannot be told")
     finally:
         os.close(directory)
     _check(person, descriptor, name, os.R_OK)
@@ -64,4 +64,4 @@ def _check(person: Person, descriptor: int, name: str, wanted: int) -> None:
     except OSError as error:
         listed = error.errno not in (errno.ENODATA, errno.ENOTSUP)
     if listed or not person.may(wanted, os.fstat(descriptor)):
-        raise untrusted.Refused(f"{name}: not readable for the rank's user")
+        raise untrusted.FileRefused(f"{name}: not readable for the rank's user")

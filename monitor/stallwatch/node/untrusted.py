@@ -67,7 +67,7 @@ _KERNEL_FILE_SYSTEMS = {
 }
 
 
-class Refused(StallwatchError):
+class FileRefused(StallwatchError):
     """The file is not one that we read; the message is a sentence that names it."""
 
 
@@ -99,8 +99,8 @@ def _openat2(directory: int, name: str, flags: int, resolve: int) -> int:
 def open_regular(directory: int, name: str, limit_bytes: int) -> int:
     """Given a directory's descriptor and a name beneath it, return a descriptor for reading.
 
-    Raise Refused when it is a link, no regular file or too large; OSError when it cannot be opened. What it is is asked
-    before opening: opening a FIFO or a device is already an act.
+    Raise FileRefused when it is a link, no regular file or too large; OSError when it cannot be opened. What it is is
+    asked before opening: opening a FIFO or a device is already an act.
     """
     _check(os.stat(name, dir_fd=directory, follow_symlinks=False), name, limit_bytes)
     flags = _READ_FLAGS | os.O_NOFOLLOW
@@ -109,11 +109,11 @@ def open_regular(directory: int, name: str, limit_bytes: int) -> int:
         descriptor = _openat2(directory, name, flags, resolve)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EXDEV):
-            raise Refused(f"{name}: leads out of its directory or through a link; not opened") from error
+            raise FileRefused(f"{name}: leads out of its directory or through a link; not opened") from error
         if error.errno not in _NO_OPENAT2:
             raise
         if "/" in name:
-            raise Refused(f"{name}: this kernel cannot resolve paths beneath a directory") from error
+            raise FileRefused(f"{name}: this kernel cannot resolve paths beneath a directory") from error
         descriptor = os.open(name, flags, dir_fd=directory)
     try:
         _check(os.fstat(descriptor), name, limit_bytes)
@@ -133,14 +133,14 @@ def open_in_root(
     users: Collection[int] = (),
 ) -> int:
     """Given the descriptor of a (container's) root directory and an absolute path in it, return a descriptor for
-    reading; links as of `open_place`. `check` sees the file, not opened yet, and may raise. Raise Refused or OSError.
-    """
+    reading; links as of `open_place`. `check` sees the file, not opened yet, and may raise. Raise FileRefused or
+    OSError."""
     return _reopened(open_place(root, path, users=users), path, limit_bytes, check)
 
 
 def open_held(process: int, name: str, limit_bytes: int, check: Callable[[int], None] | None = None) -> int:
     """Given the descriptor of a /proc/<pid> and the name of a file that the process has open ("fd/1"), return one of
-    our own for reading it. `check`, Refused and OSError as of `open_in_root`.
+    our own for reading it. `check`, FileRefused and OSError as of `open_in_root`.
 
     By this name the file is opened anew, by our rights: that the process has it open says nothing of its own.
     """
@@ -153,7 +153,7 @@ def open_place(root: int, path: str, *, users: Collection[int] = ()) -> int:
     names what is there (O_PATH), whatever kind of file it is.
 
     Links lead within that root, and are followed where they belong to one of `users`, to root or to whoever owns that
-    root: somebody else's would say what is read. Raise Refused or OSError.
+    root: somebody else's would say what is read. Raise FileRefused or OSError.
     """
     try:
         place = _openat2(root, path.lstrip("/"), os.O_PATH | os.O_CLOEXEC, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
@@ -198,21 +198,21 @@ def _target(link: int, path: str, trusted: Collection[int], links: int) -> str:
     refuse_kernels_own(link, path)
     owner = os.fstat(link).st_uid
     if owner not in trusted:
-        raise Refused(f"{path}: leads through a link of uid {owner}; not followed")
+        raise FileRefused(f"{path}: leads through a link of uid {owner}; not followed")
     if links > _MOST_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     return os.readlink("", dir_fd=link)
 
 
 def refuse_kernels_own(descriptor: int, name: str) -> None:
-    """Raise Refused when the file, open or only named (O_PATH), lies in procfs, sysfs or another file system of the
+    """Raise FileRefused when the file, open or only named (O_PATH), lies in procfs, sysfs or another file system of the
     kernel's own; OSError when that cannot be told. Which mount or link led there is all one."""
     found = _FileSystem()
     if _libc().fstatfs(descriptor, ctypes.byref(found)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)
     if kind := _KERNEL_FILE_SYSTEMS.get(found.type):
-        raise Refused(f"{name}: lies in {kind}, which the kernel shows by the reader's rights; not opened")
+        raise FileRefused(f"{name}: lies in {kind}, which the kernel shows by the reader's rights; not opened")
 
 
 def _no_kernels_own(place: int, name: str) -> int:
@@ -259,7 +259,7 @@ def read_regular(directory: int, name: str, limit_bytes: int) -> tuple[bytes, os
 
 
 def check_holes(descriptor: int, name: str) -> None:
-    """Raise Refused for a large file with holes: it costs its writer nothing and its reader all that it announces.
+    """Raise FileRefused for a large file with holes: it costs its writer nothing and its reader all that it announces.
     Nobody writes a dump so; a log that was cut at its beginning may be so."""
     size = os.fstat(descriptor).st_size
     if size <= _SPARSE_BYTES:
@@ -270,13 +270,13 @@ def check_holes(descriptor: int, name: str) -> None:
         return  # a file system that does not tell
     os.lseek(descriptor, 0, os.SEEK_SET)
     if hole < size:
-        raise Refused(f"{name}: {size} bytes, with holes; not read")
+        raise FileRefused(f"{name}: {size} bytes, with holes; not read")
 
 
 def _check(status: os.stat_result, name: str, limit_bytes: int) -> None:
     if stat.S_ISLNK(status.st_mode):
-        raise Refused(f"{name}: a symbolic link; not followed")
+        raise FileRefused(f"{name}: a symbolic link; not followed")
     if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"{name}: not a regular file; not opened")
+        raise FileRefused(f"{name}: not a regular file; not opened")
     if status.st_size > limit_bytes:
-        raise Refused(f"{name}: {status.st_size} bytes, more than the {limit_bytes} that are read")
+        raise FileRefused(f"{name}: {status.st_size} bytes, more than the {limit_bytes} that are read")

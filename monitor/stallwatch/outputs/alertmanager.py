@@ -14,7 +14,7 @@ from stallwatch.config import Config
 from stallwatch.model.incident import Incident, NodeReport, Severity, is_told
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
-from stallwatch.outputs.documents import HeldBack, encoded
+from stallwatch.outputs.documents import HeldMessages, encoded
 from stallwatch.outputs.headline import headline, link, safety_words, sentence
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import PostRequest
@@ -131,7 +131,7 @@ class AlertmanagerOutput:
     def queued(self) -> int:
         return 0
 
-    def held(self) -> tuple[HeldBack, ...]:
+    def held(self) -> tuple[HeldMessages, ...]:
         """Nothing is held back: Alertmanager groups by itself."""
         return ()
 

@@ -24,7 +24,7 @@ class Given(NamedTuple):
     made: tuple[Output, ...]  # of the rows before its own
 
 
-class Row(NamedTuple):
+class OutputRow(NamedTuple):
     """An output that a configuration can ask for."""
 
     name: str
@@ -50,14 +50,16 @@ class Row(NamedTuple):
 
 
 OUTPUTS = (
-    Row("log", "shows", lambda g: LogOutput()),
-    Row("slack", "tells", lambda g: slack(g.config, g.clock), "slack.", ("webhook_url", "bot_token"), slack_speaks),
-    Row("slack_reactions", "sends", lambda g: _reactions(g), "slack."),
-    Row("webhook", "tells", lambda g: webhook(g.config, g.clock), "webhook.", ("url",)),
-    Row("alertmanager", "tells", lambda g: alertmanager(g.config, g.clock), "alertmanager.", ("urls",)),
-    Row("deadman", "sends", lambda g: deadman(g.config, g.clock), "deadman."),
-    Row("archive", "sends", lambda g: archive(g.config), "incidents.archive"),
-    Row("http", "shows", lambda g: _http(g), "http."),  # the last, for it shows how the others do
+    OutputRow("log", "shows", lambda g: LogOutput()),
+    OutputRow(
+        "slack", "tells", lambda g: slack(g.config, g.clock), "slack.", ("webhook_url", "bot_token"), slack_speaks
+    ),
+    OutputRow("slack_reactions", "sends", lambda g: _reactions(g), "slack."),
+    OutputRow("webhook", "tells", lambda g: webhook(g.config, g.clock), "webhook.", ("url",)),
+    OutputRow("alertmanager", "tells", lambda g: alertmanager(g.config, g.clock), "alertmanager.", ("urls",)),
+    OutputRow("deadman", "sends", lambda g: deadman(g.config, g.clock), "deadman."),
+    OutputRow("archive", "sends", lambda g: archive(g.config), "incidents.archive"),
+    OutputRow("http", "shows", lambda g: _http(g), "http."),  # the last, for it shows how the others do
 )
 
 TELLING = tuple(row for row in OUTPUTS if row.kind == "tells")
@@ -90,7 +92,7 @@ def telling(config: Config, control: Control, clock: Clock) -> tuple[Output, ...
     return _made(_SENDING, config, control, clock)
 
 
-def _made(rows: Iterable[Row], config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
+def _made(rows: Iterable[OutputRow], config: Config, control: Control, clock: Clock) -> tuple[Output, ...]:
     made: tuple[Output, ...] = ()
     for row in rows:
         output = row.make(Given(config, control, clock, made))
@@ -136,7 +138,7 @@ def notify_test(outputs: tuple[Output, ...], seconds: float = 20.0) -> tuple[str
     return tuple(f"{output.name}: {output.notify_test(seconds)}" for output in notifying)
 
 
-def _key_to_set(row: Row) -> str:
+def _key_to_set(row: OutputRow) -> str:
     """The first key that asks for it, better its file."""
     key = row.asked_by[0]
     is_secret_file = (row.section, f"{key}_file") in marked("secret_file")

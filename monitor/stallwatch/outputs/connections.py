@@ -45,7 +45,7 @@ class HeldConnection(Protocol):
         """Close it at once."""
 
 
-class Connection(H11Protocol):
+class DeadlineConnection(H11Protocol):
     """uvicorn's connection with deadlines. Made by uvicorn, so its places are those of its class: see `limited`."""
 
     places: "Places"
@@ -163,7 +163,7 @@ class Places:
 def limited(places: Places) -> type[asyncio.Protocol]:
     """Return a class of connections for uvicorn.Config's `http`, all of which share these places."""
     made: dict[str, Any] = {"places": places}
-    return type("Connection", (Connection,), made)
+    return type("DeadlineConnection", (DeadlineConnection,), made)
 
 
 def _affordable() -> int:

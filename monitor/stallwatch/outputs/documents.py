@@ -93,7 +93,7 @@ class RankDocument(msgspec.Struct, frozen=True):
     owner: str = ""
 
 
-class HeldBack(msgspec.Struct, frozen=True):
+class HeldMessages(msgspec.Struct, frozen=True):
     """Messages of one user that wait for room in his budget."""
 
     output: str
@@ -114,7 +114,7 @@ class RankList(msgspec.Struct, frozen=True):
     ranks: tuple[RankDocument, ...]
     sensors: tuple[SensorStatus, ...]
     problems: tuple[str, ...] = ()  # outputs that do not deliver
-    held: tuple[HeldBack, ...] = ()
+    held: tuple[HeldMessages, ...] = ()
     telling: Telling = Telling()
 
 
@@ -174,7 +174,7 @@ def incident_list(report: NodeReport, past: Iterable[Incident] = ()) -> Incident
     return IncidentList(SCHEMA_VERSION, report.snapshot.node, documents)
 
 
-def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[HeldBack, ...] = ()) -> RankList:
+def rank_list(report: NodeReport, problems: tuple[str, ...] = (), held: tuple[HeldMessages, ...] = ()) -> RankList:
     """The ranks of a report as the API shows them."""
     snapshot = report.snapshot
     return RankList(

@@ -30,7 +30,7 @@ from stallwatch.outputs.bodies import (
 from stallwatch.outputs.bundle_archive import archive
 from stallwatch.outputs.documents import encoded, incident_document, incident_list
 from stallwatch.outputs.http_auth import Endpoint, HostCheck, SecurityHeaders, SocketGuard, TokenGuard
-from stallwatch.outputs.latest import Latest, OpenEndpoints, Published
+from stallwatch.outputs.latest import Latest, OpenEndpoints, PublishedReport
 from stallwatch.outputs.output import Control
 from stallwatch.outputs.peers import Peer
 from stallwatch.outputs.timeline import read_timeline
@@ -108,7 +108,7 @@ class Endpoints:
             return _json(published.incidents_for(viewer))
         return await self._answer(lambda: self._with_past(published, int(past), viewer))
 
-    def _with_past(self, published: Published, limit: int, viewer: Viewer) -> Response:
+    def _with_past(self, published: PublishedReport, limit: int, viewer: Viewer) -> Response:
         past: tuple[Incident, ...] = ()
         problem = ""
         try:

@@ -22,7 +22,7 @@ _STALE_TICKS = 5
 _STALE_FLOOR_SECONDS = 10.0  # a loaded node may skip some ticks; one that skips ten seconds of them is not well
 
 
-class Published:
+class PublishedReport:
     """A report, and each answer about it: made when it is first asked for, the same for all who ask."""
 
     def __init__(self, report: NodeReport, outputs: tuple[OutputHealth, ...], external_url: str) -> None:
@@ -87,15 +87,15 @@ class Latest:
         self._outputs = outputs
         self._stale_seconds = max(_STALE_TICKS * tick_seconds, _STALE_FLOOR_SECONDS)
         self._external_url = external_url
-        self._published: Published | None = None
+        self._published: PublishedReport | None = None
         self._changed_ns = clock.monotonic_ns()
 
     def publish(self, report: NodeReport) -> None:
         """Keep this report in place of the last; it is rendered when somebody asks."""
-        self._published = Published(report, self._outputs(), self._external_url)
+        self._published = PublishedReport(report, self._outputs(), self._external_url)
         self._changed_ns = self._clock.monotonic_ns()
 
-    def get(self) -> Published | None:
+    def get(self) -> PublishedReport | None:
         """The last report; None before the first."""
         return self._published
 

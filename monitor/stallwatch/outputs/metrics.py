@@ -47,7 +47,7 @@ _MOST_SAID = 100
 _said: set[str] = set()  # errors that are in the log
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One value of one series."""
 
     name: str
@@ -109,11 +109,11 @@ def _metric(family: Family) -> Metric:
     return kind(family.name, family.help, labels=family.labels)
 
 
-def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> Iterator[Sample]:
+def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> Iterator[MetricSample]:
     """Given a report and how the outputs do, return every sample to export."""
     names = JobNames(report)
     told_by = ",".join(output.name for output in outputs if output.tells_people)
-    yield Sample("stallwatch_build_info", (__version__, platform.python_version(), report.snapshot.node), 1)
+    yield MetricSample("stallwatch_build_info", (__version__, platform.python_version(), report.snapshot.node), 1)
     yield from _whole(_ranks(report, names))
     yield from _whole(_counts(report, names))
     for incident in report.incidents:
@@ -126,7 +126,7 @@ def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: s
     yield from _whole(_itself(report, outputs))
 
 
-def _whole(part: Iterator[Sample]) -> Iterator[Sample]:
+def _whole(part: Iterator[MetricSample]) -> Iterator[MetricSample]:
     """All samples of a part, or those before what cannot be worked out: the other parts are exported all the same."""
     try:
         yield from part
@@ -166,24 +166,24 @@ def current_ranks(views: Sequence[RankView], names: Callable[[JobKey], tuple[str
     yield from chosen.values()
 
 
-def _ranks(report: NodeReport, names: JobNames) -> Iterator[Sample]:
+def _ranks(report: NodeReport, names: JobNames) -> Iterator[MetricSample]:
     views = list(current_ranks(report.ranks, names))
     for view in views:
         labels = (*names(view.job), str(view.rank))
-        yield Sample(
+        yield MetricSample(
             "stallwatch_rank_info",
             (*labels, view.job.epoch, str(view.local_rank), report.snapshot.node, str(view.pid), view.gpu_uuid or ""),
             1,
         )
-        yield Sample("stallwatch_rank_state", (*labels, view.state), 1)
+        yield MetricSample("stallwatch_rank_state", (*labels, view.state), 1)
         if view.phase:
-            yield Sample("stallwatch_rank_phase", (*labels, view.phase), 1)
+            yield MetricSample("stallwatch_rank_phase", (*labels, view.phase), 1)
         for name, value in (
             ("stallwatch_rank_step", view.step),
             *(_goes_on(view) if view.state != "gone" else ()),
         ):
             if value is not None:
-                yield Sample(name, labels, value)
+                yield MetricSample(name, labels, value)
     shown = {(view.job, view.rank, view.pid) for view in views}
     yield from _operations(report, shown, names)
     members_of: dict[tuple[str, str], list[RankView]] = {}
@@ -191,8 +191,8 @@ def _ranks(report: NodeReport, names: JobNames) -> Iterator[Sample]:
         members_of.setdefault(names(view.job), []).append(view)
     for job, members in members_of.items():
         if here := sum(view.state != "gone" for view in members):
-            yield Sample("stallwatch_job_ranks", job, here)
-        yield Sample("stallwatch_job_world_size", job, max(view.world_size for view in members))
+            yield MetricSample("stallwatch_job_ranks", job, here)
+        yield MetricSample("stallwatch_job_world_size", job, max(view.world_size for view in members))
 
 
 def _goes_on(view: RankView) -> Iterator[tuple[str, float | None]]:
@@ -205,29 +205,29 @@ def _goes_on(view: RankView) -> Iterator[tuple[str, float | None]]:
     yield "stallwatch_rank_slow_score_ratio", view.slow_share
 
 
-def _operations(report: NodeReport, shown: set[tuple[JobKey, int, int]], names: JobNames) -> Iterator[Sample]:
+def _operations(report: NodeReport, shown: set[tuple[JobKey, int, int]], names: JobNames) -> Iterator[MetricSample]:
     for rank in report.snapshot.ranks:
         if (rank.job, rank.rank, rank.pid) not in shown or not isinstance(rank.heartbeat, Known):
             continue
         labels = (*names(rank.job), str(rank.rank))
         for library, version in rank.heartbeat.value.untested:
-            yield Sample("stallwatch_rank_untested_version", (*labels, library, version), 1)
+            yield MetricSample("stallwatch_rank_untested_version", (*labels, library, version), 1)
         groups = rank.heartbeat.value.groups
         for recorder in sorted({group.recorder for group in groups}):
             own = [group for group in groups if group.recorder == recorder]
             enqueued, completed = sum(group.enqueued for group in own), sum(group.completed for group in own)
-            yield Sample("stallwatch_rank_operations_enqueued", (*labels, recorder), enqueued)
-            yield Sample("stallwatch_rank_operations_completed", (*labels, recorder), completed)
+            yield MetricSample("stallwatch_rank_operations_enqueued", (*labels, recorder), enqueued)
+            yield MetricSample("stallwatch_rank_operations_completed", (*labels, recorder), completed)
         named = {(recorder, pg_id): name for recorder, pg_id, name in rank.heartbeat.value.pending_groups}
         for group in rank.heartbeat.value.open_groups:
-            yield Sample(
+            yield MetricSample(
                 "stallwatch_rank_group_pending_operations",
                 (*labels, group.recorder, named.get((group.recorder, group.pg_id), f"local {group.pg_id}")),
                 group.enqueued - max(group.completed, 0),
             )
 
 
-def _counts(report: NodeReport, names: JobNames) -> Iterator[Sample]:
+def _counts(report: NodeReport, names: JobNames) -> Iterator[MetricSample]:
     symptoms: Counter[Labels] = Counter(
         (*names(finding.job), finding.detector, finding.stage) for finding in report.findings
     )
@@ -245,13 +245,15 @@ def _counts(report: NodeReport, names: JobNames) -> Iterator[Sample]:
         ("stallwatch_incidents_total", so_far),
     ):
         for labels, count in sorted(counts.items()):
-            yield Sample(name, labels, count)
+            yield MetricSample(name, labels, count)
     for judged in report.judged:
-        yield Sample("stallwatch_verdicts_judged_total", (judged.cause, judged.judgement), judged.total)
+        yield MetricSample("stallwatch_verdicts_judged_total", (judged.cause, judged.judgement), judged.total)
     for lost in report.stalled:
-        yield Sample("stallwatch_stalled_gpu_seconds_total", (lost.training_job, lost.owner, lost.cause), lost.seconds)
+        yield MetricSample(
+            "stallwatch_stalled_gpu_seconds_total", (lost.training_job, lost.owner, lost.cause), lost.seconds
+        )
     for xid in report.xid_counts:
-        yield Sample("stallwatch_gpu_xid_total", (xid.gpu, xid.gpu_uuid, str(xid.xid)), xid.total)
+        yield MetricSample("stallwatch_gpu_xid_total", (xid.gpu, xid.gpu_uuid, str(xid.xid)), xid.total)
 
 
 def _is_fresh(incident: Incident, wall_ns: int) -> bool:
@@ -260,17 +262,17 @@ def _is_fresh(incident: Incident, wall_ns: int) -> bool:
     return over_ns is not None and incident.is_over and wall_ns - over_ns < _FRESH_NS
 
 
-def _incident(incident: Incident, names: JobNames, told_by: str, url: str) -> Iterator[Sample]:
+def _incident(incident: Incident, names: JobNames, told_by: str, url: str) -> Iterator[MetricSample]:
     labels = (*names(incident.job), incident.incident_id)
-    yield Sample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
+    yield MetricSample("stallwatch_incident_start_timestamp_seconds", labels, incident.opened_wall_ns / 1e9)
     if incident.report is None or incident.verdict is None:
         return
     if not incident.is_over:  # nobody asks any more whether that job may be ended
-        yield Sample("stallwatch_incident_evidence_complete", labels, float(incident.report.evidence_complete))
+        yield MetricSample("stallwatch_incident_evidence_complete", labels, float(incident.report.evidence_complete))
         if ends := deadline(incident.report):
-            yield Sample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(ends))
+            yield MetricSample("stallwatch_incident_deadline_timestamp_seconds", labels, _unix(ends))
     verdict = incident.verdict
-    yield Sample(
+    yield MetricSample(
         "stallwatch_incident_info",
         (
             *labels,
@@ -300,12 +302,12 @@ def group_name(group: GroupRef) -> str:
     return f"{group.description} {hashlib.sha256(members.encode()).hexdigest()[:8]}"
 
 
-def _culprits(incident: Incident, verdict: Verdict, names: JobNames) -> Iterator[Sample]:
+def _culprits(incident: Incident, verdict: Verdict, names: JobNames) -> Iterator[MetricSample]:
     processes = {process.rank: process for process in verdict.culprit_processes}
     for rank in verdict.culprits:
         process = processes.get(rank) or CulpritProcess(rank)
         frame = process.frame
-        yield Sample(
+        yield MetricSample(
             "stallwatch_culprit",
             (
                 *names(incident.job),
@@ -322,38 +324,38 @@ def _culprits(incident: Incident, verdict: Verdict, names: JobNames) -> Iterator
         )
 
 
-def _read_by(sensor: SensorSpec, value: Any) -> Iterator[Sample]:
+def _read_by(sensor: SensorSpec, value: Any) -> Iterator[MetricSample]:
     for family in sensor.metrics:
         if family.read is not None:
             for labels, sample in family.read(value):
-                yield Sample(family.name, labels, sample)
+                yield MetricSample(family.name, labels, sample)
 
 
-def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Sample]:
+def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[MetricSample]:
     for sensor in report.snapshot.sensors:
         required = "true" if sensor.required else "false"
-        yield Sample("stallwatch_sensor_up", (sensor.sensor, required), float(sensor.up))
-        yield Sample("stallwatch_sensor_duration_seconds", (sensor.sensor,), sensor.duration_seconds)
-        yield Sample("stallwatch_sensor_errors_total", (sensor.sensor,), sensor.errors_total)
+        yield MetricSample("stallwatch_sensor_up", (sensor.sensor, required), float(sensor.up))
+        yield MetricSample("stallwatch_sensor_duration_seconds", (sensor.sensor,), sensor.duration_seconds)
+        yield MetricSample("stallwatch_sensor_errors_total", (sensor.sensor,), sensor.errors_total)
     for output in outputs:
-        yield Sample("stallwatch_output_up", (output.name,), float(output.problem is None))
+        yield MetricSample("stallwatch_output_up", (output.name,), float(output.problem is None))
         for result, count in (output.deliveries or {}).items():
-            yield Sample("stallwatch_output_deliveries_total", (output.name, result), count)
+            yield MetricSample("stallwatch_output_deliveries_total", (output.name, result), count)
         if output.queued is not None:
-            yield Sample("stallwatch_output_queue_messages", (output.name,), output.queued)
+            yield MetricSample("stallwatch_output_queue_messages", (output.name,), output.queued)
         for held in output.held:
-            yield Sample("stallwatch_output_held_messages", (output.name, held.owner), held.messages)
+            yield MetricSample("stallwatch_output_held_messages", (output.name, held.owner), held.messages)
     for stage in report.stage_errors:
-        yield Sample("stallwatch_stage_errors_total", (stage.stage, stage.name), stage.errors_total)
-    yield Sample("stallwatch_mode", (report.telling.mode,), 1)
-    yield Sample("stallwatch_ticks_total", (), report.snapshot.tick)
-    yield Sample("stallwatch_tick_late_seconds", (), report.snapshot.late_seconds)
-    yield Sample("stallwatch_tick_timestamp_seconds", (), report.snapshot.wall_ns / 1e9)
+        yield MetricSample("stallwatch_stage_errors_total", (stage.stage, stage.name), stage.errors_total)
+    yield MetricSample("stallwatch_mode", (report.telling.mode,), 1)
+    yield MetricSample("stallwatch_ticks_total", (), report.snapshot.tick)
+    yield MetricSample("stallwatch_tick_late_seconds", (), report.snapshot.late_seconds)
+    yield MetricSample("stallwatch_tick_timestamp_seconds", (), report.snapshot.wall_ns / 1e9)
     if report.daemon_cpu_seconds is not None:
-        yield Sample("stallwatch_process_cpu_seconds_total", (), report.daemon_cpu_seconds)
+        yield MetricSample("stallwatch_process_cpu_seconds_total", (), report.daemon_cpu_seconds)
     if report.daemon_resident_bytes is not None:
-        yield Sample("stallwatch_process_resident_memory_bytes", (), report.daemon_resident_bytes)
-    yield Sample("stallwatch_process_start_time_seconds", (), report.started_wall_ns / 1e9)
+        yield MetricSample("stallwatch_process_resident_memory_bytes", (), report.daemon_resident_bytes)
+    yield MetricSample("stallwatch_process_start_time_seconds", (), report.started_wall_ns / 1e9)
 
 
 def _unix(iso: str) -> float:

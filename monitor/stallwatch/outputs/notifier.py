@@ -15,12 +15,11 @@ import msgspec
 from stallwatch.clock import Clock, iso
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
-from stallwatch.model.incident import Delivered, Incident, NodeReport, Severity
+from stallwatch.model.incident import Incident, NodeReport, OutputTold, Severity
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.outputs.back_off import BackOff
-from stallwatch.outputs.delivery import Delivered as Arrived
-from stallwatch.outputs.delivery import DeliveryResult, Later, ReadyPoster
-from stallwatch.outputs.documents import HeldBack
+from stallwatch.outputs.delivery import Delivered, DeliveryResult, Later, ReadyPoster
+from stallwatch.outputs.documents import HeldMessages
 from stallwatch.outputs.left_messages import LeftMessages
 from stallwatch.outputs.rate_cap import NoCap, RateCap
 from stallwatch.outputs.spool import Message, Spool, SpoolFile
@@ -153,7 +152,7 @@ class Notifier:
     def notify_test(self, seconds: float) -> str:
         """Deliver a test now, past the queue, within so many seconds; return how that went, in words."""
         outcome = self._poster.post(msgspec.json.encode(self._words.test()), seconds)
-        if isinstance(outcome, Arrived):
+        if isinstance(outcome, Delivered):
             return f"delivered ({outcome.detail})"
         return f"not delivered: {outcome.reason}"
 
@@ -173,7 +172,7 @@ class Notifier:
         """By incident, the thread of its first message."""
         return self._spool.threads
 
-    def delivered(self, incident_id: str) -> Delivered:
+    def delivered(self, incident_id: str) -> OutputTold:
         """What has left, for the nodes that share the incident: whoever speaks next goes on from there."""
         return self._spool.delivered(incident_id)
 
@@ -181,11 +180,13 @@ class Notifier:
         """How many messages wait to be delivered."""
         return len(self._spool.queue)
 
-    def held(self) -> tuple[HeldBack, ...]:
+    def held(self) -> tuple[HeldMessages, ...]:
         """Whose messages wait, and for what."""
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         return tuple(
-            HeldBack(self.name, one.owner, one.messages, self._cap.reason, iso(wall_ns + max(one.until_ns - now_ns, 0)))
+            HeldMessages(
+                self.name, one.owner, one.messages, self._cap.reason, iso(wall_ns + max(one.until_ns - now_ns, 0))
+            )
             for one in self._cap.held(self._spool.queue, now_ns)
         )
 
@@ -301,9 +302,9 @@ class Notifier:
 
     def _settle(self, batch: _Batch, outcome: DeliveryResult) -> None:
         messages, now_ns = batch.messages, self._clock.monotonic_ns()
-        self._cap.end(messages, now_ns, arrived=isinstance(outcome, Arrived))
+        self._cap.end(messages, now_ns, arrived=isinstance(outcome, Delivered))
         self._back_off.note(messages, outcome, now_ns)
-        if isinstance(outcome, Arrived):
+        if isinstance(outcome, Delivered):
             self._finish(messages, "repeated" if batch.doubted else "delivered", None, outcome.thread)
             return
         first = messages[0]

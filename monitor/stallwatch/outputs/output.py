@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from stallwatch.model.incident import Delivered, Incident, Judgement, Mode, NodeReport, Told
+from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport, OutputTold, Told
 
 
 class Output(Protocol):
@@ -88,7 +88,7 @@ class Remembers(Protocol):
 
     name: str
 
-    def delivered(self, incident_id: str) -> Delivered:
+    def delivered(self, incident_id: str) -> OutputTold:
         """What was delivered of an incident."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from stallwatch.outputs.documents import HeldBack
+from stallwatch.outputs.documents import HeldMessages
 from stallwatch.outputs.output import Output
 
 
@@ -15,7 +15,7 @@ class OutputHealth(NamedTuple):
     deliveries: Mapping[str, int] | None = None
     queued: int | None = None
     tells_people: bool = False
-    held: tuple[HeldBack, ...] = ()
+    held: tuple[HeldMessages, ...] = ()
 
 
 @runtime_checkable
@@ -32,7 +32,7 @@ class Delivers(Protocol):
         """How many messages wait to be sent."""
         ...
 
-    def held(self) -> tuple[HeldBack, ...]:
+    def held(self) -> tuple[HeldMessages, ...]:
         """Those of them that wait for room in their user's budget."""
         ...
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.delivery_steps import LAST, Step
-from stallwatch.model.incident import Delivered
+from stallwatch.model.incident import OutputTold
 from stallwatch.node.disk import Disk
 
 _MOST_MESSAGES = 200  # some hours of a very bad day; the oldest of who has the most is dropped first
@@ -59,15 +59,15 @@ class Spool(msgspec.Struct, frozen=True):
         verdicts = {**self.verdicts, message.incident_id: verdict}
         return replace(self, told=told, queue=tuple(queue), verdicts=verdicts, owners=owners), dropped
 
-    def delivered(self, incident_id: str) -> Delivered:
+    def delivered(self, incident_id: str) -> OutputTold:
         """What has left of an incident's messages: all that was queued and waits no more."""
         waiting = {message.step for message in self.queue if message.incident_id == incident_id}
         if "told" in waiting:
             waiting.add("escalated")
         steps = tuple(step for step in self.told.get(incident_id, ()) if step not in waiting)
-        return Delivered(steps, self.verdicts.get(incident_id, ""), self.threads.get(incident_id, ""))
+        return OutputTold(steps, self.verdicts.get(incident_id, ""), self.threads.get(incident_id, ""))
 
-    def with_delivered(self, incident_id: str, elsewhere: Delivered) -> "Spool":
+    def with_delivered(self, incident_id: str, elsewhere: OutputTold) -> "Spool":
         """Note what another node has delivered, so that what follows edits and does not add; what waits here and tells
         the same is not sent any more."""
         spool = self._withdrawn(incident_id, elsewhere)
@@ -82,7 +82,7 @@ class Spool(msgspec.Struct, frozen=True):
             spool = spool.with_thread(incident_id, elsewhere.thread)
         return spool
 
-    def _withdrawn(self, incident_id: str, elsewhere: Delivered) -> "Spool":
+    def _withdrawn(self, incident_id: str, elsewhere: OutputTold) -> "Spool":
         """An update is no step of which there is one: ours may be of what came later."""
         same = {step for step in elsewhere.steps if step != "updated"}
         waiting = [one for one in self.queue if one.incident_id == incident_id]

@@ -17,7 +17,7 @@ import warnings
 from datetime import timedelta
 from typing import Any, Optional
 
-from stallwatch.selftest.worker.collectives import Group
+from stallwatch.selftest.worker.collectives import TrialGroup
 from stallwatch.selftest.worker.known_results import ELEMENT_BYTES
 from stallwatch.selftest.worker.launcher_env import (
     NotLaunched,
@@ -30,7 +30,7 @@ from stallwatch.selftest.worker.launcher_env import (
 )
 from stallwatch.selftest.worker.rank_store import Meeting, RanksMissing, first_line, ranks_text
 from stallwatch.selftest.worker.step_lines import IMPORT, NO_TORCH, StepReport, size_text
-from stallwatch.selftest.worker.walk import Broken, Walk
+from stallwatch.selftest.worker.walk import GroupBroken, Walk
 
 EXIT_OK, EXIT_NOT, EXIT_USAGE, EXIT_CRASH = 0, 10, 64, 70
 DEFAULT_MOST_BYTES = {"nccl": 256 << 20, "gloo": 4 << 20}
@@ -199,7 +199,7 @@ def _run(options: argparse.Namespace, place: RankPlace, report: StepReport) -> i
         beat.step()
         deadline.step()
 
-    group = Group(torch, device, tuple(range(place.world_size)), place.rank)
+    group = TrialGroup(torch, device, tuple(range(place.world_size)), place.rank)
     walk = Walk(
         group,
         meeting,
@@ -211,7 +211,7 @@ def _run(options: argparse.Namespace, place: RankPlace, report: StepReport) -> i
     )
     try:
         walk.everything()
-    except Broken as error:
+    except GroupBroken as error:
         _say(f"stallwatch selftest: rank {place.rank}: {error}")
         return EXIT_NOT
     code = _part(options, place, report, meeting, most)

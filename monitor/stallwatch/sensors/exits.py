@@ -121,7 +121,7 @@ def _raised(traces: Traces) -> bool:
         with open(descriptor, "rb") as file:
             is_own = os.fstat(descriptor).st_uid == traces.uid
             return is_own and "message" in json.loads(file.read(_ERROR_FILE_LIMIT_BYTES))
-    except (OSError, untrusted.Refused, ValueError, TypeError, RecursionError):
+    except (OSError, untrusted.FileRefused, ValueError, TypeError, RecursionError):
         return False
 
 

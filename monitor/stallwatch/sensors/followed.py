@@ -11,9 +11,9 @@ from stallwatch.node.procfs import TICKS_PER_SECOND
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
-from stallwatch.sensors.owners import Owners
+from stallwatch.sensors.owners import OwnerNames
 from stallwatch.sensors.processes import ProcessWatch
-from stallwatch.sensors.same_named_jobs import Member, kin_of, separate_jobs
+from stallwatch.sensors.same_named_jobs import RankClaimant, kin_of, separate_jobs
 from stallwatch.sensors.slow_reads import SlowReads
 
 # A stop must be told within two seconds, so it cannot wait for the next tick; one pread a rank.
@@ -107,7 +107,7 @@ class FollowedRanks:
         self._slow = SlowReads(proc, discover_seconds, monotonic_ns)
         self._deaths = DeathWatch(monotonic_ns)
         self._ranks: dict[tuple[int, int], FollowedRank] = {}  # by pid and start ticks
-        self.owners = Owners()
+        self.owners = OwnerNames()
         self.crowds: set[int] = set()  # users with more ranks than are followed
 
     def __iter__(self) -> Iterator[FollowedRank]:
@@ -233,7 +233,7 @@ def tell_apart(followed: Iterable[FollowedRank]) -> None:
         by_name.setdefault(rank.named, []).append(rank)
     for ranks in by_name.values():
         members = [
-            Member(number, rank.names.rank, rank.began_ns, rank.kin, rank.end is None, rank.ordinal)
+            RankClaimant(number, rank.names.rank, rank.began_ns, rank.kin, rank.end is None, rank.ordinal)
             for number, rank in enumerate(ranks)
         ]
         for number, ordinal in separate_jobs(members).items():

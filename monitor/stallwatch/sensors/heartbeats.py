@@ -182,7 +182,7 @@ class HeartbeatScan:
             names.forget(name)  # removed since it was listed
             self._problems.pop(path, None)
             return None
-        except (untrusted.Refused, LayoutError, OSError) as error:
+        except (untrusted.FileRefused, LayoutError, OSError) as error:
             self._note(path, _sentence(name, error))
             record.last = None
             record.close()
@@ -260,6 +260,6 @@ def _fullness(directory: Path, room: os.statvfs_result) -> str:
 
 
 def _sentence(name: str, error: Exception) -> str:
-    if isinstance(error, untrusted.Refused):
+    if isinstance(error, untrusted.FileRefused):
         return str(error)  # names the file itself
     return f"{name}: {error.strerror if isinstance(error, OSError) else error}"

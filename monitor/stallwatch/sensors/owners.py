@@ -8,7 +8,7 @@ from stallwatch.node.aside import OneCallAtATime
 _ANSWER_SECONDS = 1.0
 
 
-class Owners:
+class OwnerNames:
     """Names of users by uid. One is asked for once and stays for as long as the uid is used, for a job is known by it.
 
     The service that knows the names may hang with the network (LDAP): it is asked in a thread that may be lost, and

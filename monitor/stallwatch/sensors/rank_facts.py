@@ -154,7 +154,7 @@ def read_facts(record: Path, uid: int, names: Iterable[str] | None = None) -> Fa
     `names`: those of its directory that may be they, where that is known."""
     try:
         facts: Facts = decode_json(rank_files.read_facts(record, uid, _LIMIT_BYTES, names), Facts)
-    except (OSError, untrusted.Refused, Unreadable):
+    except (OSError, untrusted.FileRefused, Unreadable):
         return None
     return facts
 

@@ -20,7 +20,7 @@ class ProcessGroupKey(NamedTuple):
     parent: int = 0  # the launcher
 
 
-class Member(NamedTuple):
+class RankClaimant(NamedTuple):
     """A process that says which rank of which job it is; all members of a call say the same job."""
 
     key: Hashable
@@ -42,7 +42,7 @@ def kin_of(pid: int, parent: int, proc: str = "/proc") -> ProcessGroupKey:
     )
 
 
-def separate_jobs(members: Sequence[Member]) -> dict[Hashable, int]:
+def separate_jobs(members: Sequence[RankClaimant]) -> dict[Hashable, int]:
     """Given all who say that they are of one job, return for each live one which of the jobs it is, from 1 on.
 
     Who was told an ordinal above 1 keeps it, and his kin join him; the job of who came first is 1.
@@ -66,7 +66,7 @@ def separate_jobs(members: Sequence[Member]) -> dict[Hashable, int]:
     return found
 
 
-def _groups(living: Sequence[Member]) -> list[list[Member]]:
+def _groups(living: Sequence[RankClaimant]) -> list[list[RankClaimant]]:
     for is_wrong in (_has_twice_or_known_apart, _has_twice):
         for place in range(len(ProcessGroupKey._fields)):
             groups = _by(living, partial(_kin_at, place))
@@ -81,22 +81,22 @@ def _groups(living: Sequence[Member]) -> list[list[Member]]:
     return _by(living, lambda member: turns[member.key])
 
 
-def _by(members: Iterable[Member], key: Callable[[Member], int]) -> list[list[Member]]:
-    groups: dict[int, list[Member]] = {}
+def _by(members: Iterable[RankClaimant], key: Callable[[RankClaimant], int]) -> list[list[RankClaimant]]:
+    groups: dict[int, list[RankClaimant]] = {}
     for member in members:
         groups.setdefault(key(member), []).append(member)
     return list(groups.values())
 
 
-def _has_twice(members: Sequence[Member]) -> bool:
+def _has_twice(members: Sequence[RankClaimant]) -> bool:
     return len({member.rank for member in members}) < len(members)
 
 
-def _kin_at(place: int, member: Member) -> int:
+def _kin_at(place: int, member: RankClaimant) -> int:
     return member.kin[place]
 
 
-def _has_twice_or_known_apart(members: Sequence[Member]) -> bool:
+def _has_twice_or_known_apart(members: Sequence[RankClaimant]) -> bool:
     return _has_twice(members) or len({member.ordinal for member in members} - {None}) > 1
 
 

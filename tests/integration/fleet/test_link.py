@@ -17,7 +17,7 @@ from stallwatch.fleet.node_word import encode_word
 from stallwatch.fleet.orders import News, Order
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.try_place import try_place
-from stallwatch.model.incident import Delivered, Told
+from stallwatch.model.incident import OutputTold, Told
 from tests.chaos.fleet_story import scene, word_of
 
 SECONDS = 60.0
@@ -41,7 +41,7 @@ class Node:
         return self.link.step(time.monotonic_ns(), [self.local])[self.local.incident_id]
 
     def tells(self) -> None:
-        told = Told({"slack": Delivered(("told",), "process_stopped 3")})
+        told = Told({"slack": OutputTold(("told",), "process_stopped 3")})
         self.local = Local(**{name: getattr(self.local, name) for name in Local.__struct_fields__} | {"told": told})
 
 
@@ -72,7 +72,7 @@ def test_two_nodes_come_to_one_verdict_which_one_of_them_tells_and_both_show(nod
     assert {r.verdicts[0].culprits for r in reports if r} == {(3,)}
     nodes[1].tells()
     found = until(nodes, lambda now: now[0].told is not None, "what was told is known to the other node")
-    assert found[0].told == Told({"slack": Delivered(("told",), "process_stopped 3")})
+    assert found[0].told == Told({"slack": OutputTold(("told",), "process_stopped 3")})
 
 
 def test_what_is_said_on_one_node_for_all_is_heard_on_the_other(nodes: list[Node]) -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.looks import Looks, Member, StepLook, peers_of
+from stallwatch.detectors.looks import Looks, PeerRank, StepLook, peers_of
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect
@@ -142,7 +142,7 @@ def test_a_rank_that_counts_no_steps_under_nccl_costs_the_others_nothing() -> No
 
 
 def test_the_columns_of_all_members_are_those_of_each_and_a_span_counts_one_look_more() -> None:
-    members = (Member(0, 10, (5, 900)), Member(1, 11, (5, 902)), Member(2, 12, (5, 400)))
+    members = (PeerRank(0, 10, (5, 900)), PeerRank(1, 11, (5, 902)), PeerRank(2, 12, (5, 400)))
     each = tuple(
         StepLook(at * SECOND_NS, 4, (at % 5, 0, 1), (0, at % 3, 1), (1, 1, 1), (at,) * 3) for at in (1, 2, 4, 5, 9)
     )

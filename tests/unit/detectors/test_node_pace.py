@@ -5,14 +5,14 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detection, DetectionState
 from stallwatch.detectors.limits import SECOND_NS
-from stallwatch.detectors.looks import Looks, Member, StepLook
+from stallwatch.detectors.looks import Looks, PeerRank, StepLook
 from stallwatch.detectors.node_pace import RankPace, pace_of, paces
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.builders.heartbeat import JOB, START_NS
 from tests.builders.node import with_beat
 from tests.builders.running_job import SimulatedRank, job_run
 
-MEMBERS = (Member(0, 1000, role=(200, 100)), Member(1, 1001, role=(100, 100)))
+MEMBERS = (PeerRank(0, 1000, role=(200, 100)), PeerRank(1, 1001, role=(100, 100)))
 
 
 def looks(steps: range, ticks: int = 1, pending: tuple[int, int] = (1, 0), *, nccl: bool = False) -> Looks:

@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.looks import LOOK_NS, Looks, Member, StepLook
+from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
 from stallwatch.detectors.slow_cost import since_when
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
@@ -50,8 +50,8 @@ def test_a_steps_mean_length_leaves_out_the_time_in_which_nobody_looked() -> Non
     looks = tuple(
         StepLook(second * SECOND_NS, 4, (0, 0), (0, 0), steps=(step, step)) for step, second in enumerate(at, start=5)
     )
-    assert Looks((Member(0, 1), Member(1, 2)), looks=looks).step_ns(6) == SECOND_NS
-    assert Looks((Member(0, 1), Member(1, 2)), looks=looks).steps_within(6) == 6
+    assert Looks((PeerRank(0, 1), PeerRank(1, 2)), looks=looks).step_ns(6) == SECOND_NS
+    assert Looks((PeerRank(0, 1), PeerRank(1, 2)), looks=looks).steps_within(6) == 6
 
 
 def test_of_uncounted_steps_no_length_is_known() -> None:

@@ -20,7 +20,7 @@ from stallwatch.doctor.surroundings import (
     Reach,
     Space,
     Surroundings,
-    Training,
+    TrainingInterpreter,
 )
 from stallwatch.model.gpu import Gpu, GpuState
 from stallwatch.model.reading import Known, Unavailable
@@ -104,16 +104,16 @@ class FakeGpus:
 
 @dataclass
 class FakeTraining:
-    answer: Training | str = field(default_factory=lambda: training())
+    answer: TrainingInterpreter | str = field(default_factory=lambda: training())
 
-    def ask(self) -> Known[Training] | Unavailable:
+    def ask(self) -> Known[TrainingInterpreter] | Unavailable:
         return unavailable(self.answer) if isinstance(self.answer, str) else Known(self.answer, 0)
 
 
-def training(torch: str = "2.11.0", nccl: str = "2.30.7", cuda: str = "12.8", **others: Any) -> Training:
+def training(torch: str = "2.11.0", nccl: str = "2.30.7", cuda: str = "12.8", **others: Any) -> TrainingInterpreter:
     versions = {"torch": torch} if torch else {}
     conflicts, not_compared = others.pop("conflicts", ()), others.pop("not_compared", "")
-    return Training(
+    return TrainingInterpreter(
         "/venv/bin/python", "3.11.4", versions | others, cuda=cuda, nccl=nccl, conflicts=conflicts,
         not_compared=not_compared,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Board, Key
 from stallwatch.fleet.seal import seal
 from stallwatch.fleet.verdict import judge_job
-from stallwatch.model.incident import Delivered, Told
+from stallwatch.model.incident import OutputTold, Told
 from stallwatch.model.summary import Pending, RankSummary
 from tests.chaos.fleet import SECRET
 from tests.chaos.fleet_story import scene, word_of
@@ -102,7 +102,7 @@ def test_what_a_later_version_has_told_is_told_though_it_knows_more_steps() -> N
     place.claim(key, "node0")
     place.mark(key, 1, "told", seal(msgspec.msgpack.encode(later), SECRET, "told", key, ""))
     seen = exchange(place, SECRET, Wish(key.job, "node1", key.ordinal))
-    assert seen.told == Told({"slack": Delivered(("told",), "not_entered 3", "7")})
+    assert seen.told == Told({"slack": OutputTold(("told",), "not_entered 3", "7")})
 
 
 @pytest.mark.parametrize("rubbish", [b"\xc1", msgspec.msgpack.encode({"outputs": {"slack": {"steps": 3}}})])

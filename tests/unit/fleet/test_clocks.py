@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stallwatch.fleet.clocks import aligned
 from stallwatch.fleet.exchange import Wish, _dated, exchange
-from stallwatch.fleet.judge_child import Question, answer_to
+from stallwatch.fleet.judge_child import JudgeQuestion, answer_to
 from stallwatch.fleet.node_word import Believed, NodeWord, encode_word
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
@@ -49,7 +49,7 @@ def judged(ahead: dict[int, float]) -> JobVerdict:
         word = with_clock(word_of(NODES, CULPRIT, "stands", node), ahead.get(node, 0.0))
         clock = partial(int, WALL_NS + (now[0] + ahead.get(node, 0.0)) * SECOND_NS)
         exchange(place, SECRET, Wish(key.job, word.node, key.ordinal, summary=encode_word(word)), clock)
-    found = answer_to(Question(Settings("redis://h"), key, 8), place, SECRET)
+    found = answer_to(JudgeQuestion(Settings("redis://h"), key, 8), place, SECRET)
     assert isinstance(found, JobVerdict)
     return found
 

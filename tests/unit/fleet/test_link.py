@@ -10,12 +10,12 @@ import pytest
 
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
-from stallwatch.fleet.judge_handle import Judging
+from stallwatch.fleet.judge_handle import JudgeHandle
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import SECOND_NS, Local
 from stallwatch.fleet.place import MOST_BYTES, Key
 from stallwatch.fleet.place_settings import Settings
-from stallwatch.model.incident import Delivered, Told
+from stallwatch.model.incident import OutputTold, Told
 from stallwatch.node.framing import Unpacker, pack
 from tests.chaos.fleet_story import scene
 from tests.unit.fleet.memory_place import MemoryPlace
@@ -82,7 +82,7 @@ def test_an_incident_of_which_nothing_came_is_left_and_the_jobs_next_is_another(
         theirs.close()
 
 
-def _no_judge(question: object) -> Judging:
+def _no_judge(question: object) -> JudgeHandle:
     raise OSError(1, "none here")
 
 
@@ -97,7 +97,7 @@ def test_one_that_was_told_goes_on_so_that_it_is_told_once() -> None:
 def test_what_was_told_is_noted_though_what_this_node_says_is_too_much_to_be_put() -> None:
     place, secret = MemoryPlace(lambda: 0.0), b"sixteen bytes or more"
     first = exchange(place, secret, Wish(JOB, "n0", claims=True))
-    told = Told({"slack": Delivered(("told",), "not_entered 3", "7")})
+    told = Told({"slack": OutputTold(("told",), "not_entered 3", "7")})
     wish = Wish(JOB, "n0", first.ordinal, generation=1, told=told, summary=os.urandom(MOST_BYTES))
     assert "cannot be put" in exchange(place, secret, wish).problem
     assert exchange(place, secret, Wish(JOB, "n1", first.ordinal)).told == told

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.child import PlaceRequest, Talker
-from stallwatch.fleet.judge_child import Question, answer_to
+from stallwatch.fleet.judge_child import JudgeQuestion, answer_to
 from stallwatch.fleet.pace_seat import SECOND_NS, JobPace, PaceSeat, PaceWish, exchange_pace
 from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, encode_pace
 from stallwatch.fleet.place import Key
@@ -106,7 +106,7 @@ def test_the_childs_answer_is_over_a_real_place_and_the_judges_over_what_was_put
         seen = Talker().answer(PlaceRequest(settings, "pace", pace=PaceWish(JOB, f"node{number}", encode_pace(said))))
         assert seen.pace is not None, seen.problem
         assert bool(seen.pace.generation) is (number == 0), "who comes first judges"
-    question = Question(settings, Key(JOB, 0), 5, SHARE, PaceVerdict())
+    question = JudgeQuestion(settings, Key(JOB, 0), 5, SHARE, PaceVerdict())
     verdict = answer_to(question, open_place(settings), SECRET)
     assert isinstance(verdict, PaceVerdict)
     assert verdict.ranks == (3,)

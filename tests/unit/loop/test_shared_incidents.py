@@ -19,7 +19,7 @@ from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
 from stallwatch.loop.shared_incidents import Fleet
-from stallwatch.model.incident import Delivered, Incident, Together, Told
+from stallwatch.model.incident import Incident, OutputTold, Together, Told
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Report
 from tests.builders.clock import FakeClock
@@ -81,7 +81,7 @@ def link() -> FakeLink:
 
 @pytest.fixture
 def fleet(link: FakeLink) -> Fleet:
-    told = Told({"slack": Delivered(("told",), "x")})
+    told = Told({"slack": OutputTold(("told",), "x")})
     return Fleet(link, FakeClock(), "node0", lambda incident_id: told)
 
 

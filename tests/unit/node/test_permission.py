@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.node.permission import Person, check_file
-from stallwatch.node.untrusted import Refused
+from stallwatch.node.untrusted import FileRefused
 
 
 def status(mode: int, uid: int, gid: int) -> os.stat_result:
@@ -60,7 +60,7 @@ def test_every_directory_above_counts(folder: Path) -> None:
     file.write_text("x")
     check(STRANGER, file)
     (folder / "a").chmod(0o700)
-    with pytest.raises(Refused, match="not readable"):
+    with pytest.raises(FileRefused, match="not readable"):
         check(STRANGER, file)
     check(ROOT, file)
 
@@ -70,7 +70,7 @@ def test_where_a_link_leads_counts(folder: Path) -> None:
     closed.mkdir(mode=0o700)
     (closed / "train.py").write_text("x")
     (folder / "train.py").symlink_to(closed / "train.py")
-    with pytest.raises(Refused, match="not readable"):
+    with pytest.raises(FileRefused, match="not readable"):
         check(STRANGER, folder / "train.py")
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_longer_where_it_was_is_refused(folder: Path) -> None:
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     descriptor = os.open(folder / "train.py", os.O_PATH)
     (folder / "train.py").unlink()
-    with pytest.raises((Refused, FileNotFoundError)):
+    with pytest.raises((FileRefused, FileNotFoundError)):
         check_file(STRANGER, root, "train.py", descriptor)
     os.close(descriptor)
     os.close(root)

@@ -25,25 +25,25 @@ def test_regular_file_is_read(tmp_path: Path, directory: int) -> None:
 def test_symbolic_link_is_not_followed(tmp_path: Path, directory: int) -> None:
     (tmp_path / "target").write_bytes(b"secret")
     (tmp_path / "record").symlink_to("target")
-    with pytest.raises(untrusted.Refused, match=r"record: a symbolic link"):
+    with pytest.raises(untrusted.FileRefused, match=r"record: a symbolic link"):
         untrusted.open_regular(directory, "record", 100)
 
 
 def test_fifo_is_refused_without_opening_it(tmp_path: Path, directory: int) -> None:
     os.mkfifo(tmp_path / "record")
-    with pytest.raises(untrusted.Refused, match="not a regular file"):
+    with pytest.raises(untrusted.FileRefused, match="not a regular file"):
         untrusted.open_regular(directory, "record", 100)
 
 
 def test_directory_is_refused(tmp_path: Path, directory: int) -> None:
     (tmp_path / "record").mkdir()
-    with pytest.raises(untrusted.Refused, match="not a regular file"):
+    with pytest.raises(untrusted.FileRefused, match="not a regular file"):
         untrusted.open_regular(directory, "record", 100)
 
 
 def test_large_file_is_refused(tmp_path: Path, directory: int) -> None:
     (tmp_path / "record").write_bytes(b"x" * 101)
-    with pytest.raises(untrusted.Refused, match="101 bytes"):
+    with pytest.raises(untrusted.FileRefused, match="101 bytes"):
         untrusted.open_regular(directory, "record", 100)
 
 
@@ -52,7 +52,7 @@ def test_path_does_not_lead_out_of_its_directory(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     inside = os.open(tmp_path / "inside", os.O_RDONLY)
     try:
-        with pytest.raises(untrusted.Refused):
+        with pytest.raises(untrusted.FileRefused):
             untrusted.open_regular(inside, "../outside", 100)
     finally:
         os.close(inside)
@@ -62,7 +62,7 @@ def test_link_to_a_directory_on_the_way_is_refused(tmp_path: Path, directory: in
     (tmp_path / "real").mkdir()
     (tmp_path / "real/record").write_bytes(b"secret")
     (tmp_path / "way").symlink_to("real")
-    with pytest.raises(untrusted.Refused):
+    with pytest.raises(untrusted.FileRefused):
         untrusted.open_regular(directory, "way/record", 100)
 
 
@@ -107,7 +107,7 @@ def test_a_link_of_somebody_else_on_the_way_is_not_followed(tmp_path: Path, root
     owner = given_to(tmp_path / "real/file", tmp_path / "file")
     given_to(tmp_path / "real", tmp_path / "folder")
     path = str(tmp_path / ("real" if way in ("again", "up") else "") / way)
-    with pytest.raises(untrusted.Refused, match=f"leads through a link of uid {owner}; not followed"):
+    with pytest.raises(untrusted.FileRefused, match=f"leads through a link of uid {owner}; not followed"):
         untrusted.open_in_root(root, path, 100, users=(owner + 1, os.geteuid()) if os.geteuid() == 0 else ())
     descriptor = untrusted.open_in_root(root, path, 100, users=(owner,))
     assert untrusted.read_bounded(descriptor, 100) == b"pass"
@@ -135,7 +135,7 @@ def test_a_kernel_without_openat2_follows_no_more_links(
     (tmp_path / "real").mkdir()
     (tmp_path / "real/file").write_bytes(b"pass")
     owner = given_to(tmp_path / "real", tmp_path / "way")
-    with pytest.raises(untrusted.Refused, match="leads through a link"):
+    with pytest.raises(untrusted.FileRefused, match="leads through a link"):
         untrusted.open_in_root(root, f"{tmp_path}/way/file", 100)
     for path in ("way/file", "real/file"):
         os.close(untrusted.open_in_root(root, f"{tmp_path}/{path}", 100, users=(owner,)))
@@ -161,7 +161,7 @@ def test_a_link_into_what_the_kernel_makes_up_is_not_read(tmp_path: Path, target
         # Without root our link is anybody's, and is not even followed.
         followed = r"lies in (proc|sysfs)" if os.geteuid() == 0 else "leads through a link"
         for path, why in ((str(tmp_path / "train.py"), followed), (target, r"lies in (proc|sysfs)")):
-            with pytest.raises(untrusted.Refused, match=why):
+            with pytest.raises(untrusted.FileRefused, match=why):
                 untrusted.open_in_root(root, path, 1 << 20)
     finally:
         os.close(root)
@@ -170,7 +170,7 @@ def test_a_link_into_what_the_kernel_makes_up_is_not_read(tmp_path: Path, target
 def test_a_place_in_procfs_is_no_place_for_a_pipe(tmp_path: Path) -> None:
     root = os.open("/", os.O_PATH)
     try:
-        with pytest.raises(untrusted.Refused, match="lies in proc"):
+        with pytest.raises(untrusted.FileRefused, match="lies in proc"):
             untrusted.open_place(root, "/proc/self/oom_score_adj")
     finally:
         os.close(root)
@@ -179,7 +179,7 @@ def test_a_place_in_procfs_is_no_place_for_a_pipe(tmp_path: Path) -> None:
 def test_a_file_beneath_a_directory_of_procfs_is_refused() -> None:
     directory = os.open("/proc/self", os.O_RDONLY)
     try:
-        with pytest.raises(untrusted.Refused, match="lies in proc"):
+        with pytest.raises(untrusted.FileRefused, match="lies in proc"):
             untrusted.open_regular(directory, "status", 1 << 20)
     finally:
         os.close(directory)
@@ -191,7 +191,7 @@ def test_a_file_that_a_process_holds_open_is_judged_by_where_it_lies(tmp_path: P
     process = os.open("/proc/self", os.O_RDONLY)
     held, named = os.open(tmp_path / "log", os.O_WRONLY), os.open("/proc/self/maps", os.O_PATH)
     try:
-        with pytest.raises(untrusted.Refused, match="lies in proc"):
+        with pytest.raises(untrusted.FileRefused, match="lies in proc"):
             untrusted.open_held(process, f"fd/{named}", 1 << 20)
         descriptor = untrusted.open_held(process, f"fd/{held}", 1 << 20)
         assert untrusted.read_bounded(descriptor, 100) == b"step 1"
@@ -220,7 +220,7 @@ def test_a_large_file_with_holes_is_refused_where_it_should_be_whole(tmp_path: P
         file.seek(0, os.SEEK_END)
         file.write(b".")
     descriptor = os.open(path, os.O_RDONLY)
-    with pytest.raises(untrusted.Refused, match="with holes"):
+    with pytest.raises(untrusted.FileRefused, match="with holes"):
         untrusted.check_holes(descriptor, "dump")
     os.close(descriptor)
     path.write_bytes(b"\x80" * (2 << 20))

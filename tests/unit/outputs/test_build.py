@@ -17,7 +17,7 @@ from stallwatch.config_sections import (
 )
 from stallwatch.outputs.build import (
     OUTPUTS,
-    Row,
+    OutputRow,
     build,
     notify_test,
     renews_telling,
@@ -80,7 +80,7 @@ def test_after_a_renewal_each_is_there_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", SENDING, ids=lambda row: row.name)
-def test_each_of_its_settings_renews_one_that_sends(row: Row) -> None:
+def test_each_of_its_settings_renews_one_that_sends(row: OutputRow) -> None:
     keys = [f"{row.section}.{field.name}" for field in fields(getattr(Config(), row.section))]
     own = [key for key in keys if key.startswith(row.settings)]
     assert own

@@ -14,7 +14,7 @@ from stallwatch.model.incident import NodeReport
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import SENSORS, GroupCounter, JobKey
 from stallwatch.model.verdict import GroupRef
-from stallwatch.outputs.documents import HeldBack
+from stallwatch.outputs.documents import HeldMessages
 from stallwatch.outputs.metric_table import FAMILIES, reference
 from stallwatch.outputs.metrics import OLDEST, negotiated, render
 from stallwatch.outputs.output_health import OutputHealth
@@ -32,7 +32,7 @@ from tests.unit.outputs.reports import (
     with_snapshot,
 )
 
-HELD = HeldBack("slack", "ben", 7, "his budget is used up", "2026-08-01T03:21:10Z")
+HELD = HeldMessages("slack", "ben", 7, "his budget is used up", "2026-08-01T03:21:10Z")
 SLACK = OutputHealth("slack", "not delivered yet: 500", {"delivered": 3, "retried": 1}, 1, True, (HELD,))
 
 Parser = Callable[[str], Iterable[Metric]]

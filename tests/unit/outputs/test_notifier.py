@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.errors import EXIT_USAGE, StallwatchError, UsageError
-from stallwatch.model.incident import Delivered as DeliveredThere
-from stallwatch.model.incident import Together, Told
+from stallwatch.model.incident import OutputTold, Together, Told
 from stallwatch.node.disk import DiskChildEnded
 from stallwatch.outputs.delivery import Delivered, Later, Refused
 from stallwatch.outputs.notifier import Notifier
@@ -89,7 +88,7 @@ def left(bench: Bench) -> None:
 
 def test_what_a_daemon_left_unsent_is_not_sent_where_another_node_has_told_it(bench: Bench) -> None:
     left(bench)
-    told = Told({"slack": DeliveredThere(("told", "escalated"), "not_entered 2")})
+    told = Told({"slack": OutputTold(("told", "escalated"), "not_entered 2")})
     bench.publish(incident(together=Together(why="node2 tells of it", told=told)))
     assert bench.notifier.queued() == 0
 

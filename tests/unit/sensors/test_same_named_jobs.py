@@ -4,14 +4,14 @@ from itertools import permutations
 
 import pytest
 
-from stallwatch.sensors.same_named_jobs import Member, ProcessGroupKey, kin_of, separate_jobs
+from stallwatch.sensors.same_named_jobs import ProcessGroupKey, RankClaimant, kin_of, separate_jobs
 
 
-def job(first: int, ranks: Sequence[int], kin: ProcessGroupKey, started: int) -> list[Member]:
-    return [Member(first + rank, rank, started + rank, kin) for rank in ranks]
+def job(first: int, ranks: Sequence[int], kin: ProcessGroupKey, started: int) -> list[RankClaimant]:
+    return [RankClaimant(first + rank, rank, started + rank, kin) for rank in ranks]
 
 
-def remembering(members: Sequence[Member], told: dict[object, int]) -> list[Member]:
+def remembering(members: Sequence[RankClaimant], told: dict[object, int]) -> list[RankClaimant]:
     return [member._replace(ordinal=told.get(member.key, member.ordinal)) for member in members]
 
 
@@ -46,14 +46,14 @@ def test_a_job_keeps_its_place_when_the_other_has_gone_and_late_ranks_join_their
     told = separate_jobs(members)
     after = [member._replace(alive=member.kin is B) for member in remembering(members, told)]
     assert separate_jobs(after) == {20: 2, 21: 2}
-    late = [*after, Member(22, 2, 30, B)]
+    late = [*after, RankClaimant(22, 2, 30, B)]
     assert separate_jobs(late) == {20: 2, 21: 2, 22: 2}
 
 
 def test_a_third_job_takes_no_name_that_was_used() -> None:
     members = job(10, [0], A, 0) + job(20, [0], B, 10)
     left = [m for m in remembering(members, separate_jobs(members)) if m.key == 20]
-    assert separate_jobs([*left, Member(30, 0, 50, A)]) == {20: 2, 30: 3}
+    assert separate_jobs([*left, RankClaimant(30, 0, 50, A)]) == {20: 2, 30: 3}
 
 
 def test_where_nothing_else_tells_the_order_does() -> None:

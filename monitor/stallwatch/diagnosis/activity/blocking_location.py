@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
-from stallwatch.diagnosis.frames.meaning import Meaning, Role, collective_name, meaning, trade_word
+from stallwatch.diagnosis.frames.meaning import FrameMeaning, Role, collective_name, meaning, trade_word
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import Where
 
@@ -183,7 +183,7 @@ def _split(frames: tuple[CodeFrame, ...]) -> tuple[tuple[CodeFrame, ...], tuple[
     return frames, ()
 
 
-def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocation | None:
+def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocation | None:
     swallowing = next((found for found in reversed(inner) if found.role in _SWALLOWS), None)
     nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
     if nearest is None:
@@ -203,8 +203,8 @@ def _strong(inner: list[Meaning], call: tuple[CodeFrame, ...], around: Circumsta
 
 
 def _refined(
-    inner: list[Meaning],
-    above: list[Meaning],
+    inner: list[FrameMeaning],
+    above: list[FrameMeaning],
     call: tuple[CodeFrame, ...],
     outer: tuple[CodeFrame, ...],
     around: Circumstances,
@@ -225,7 +225,7 @@ def _refined(
     return own
 
 
-def _weak(call: tuple[CodeFrame, ...]) -> Meaning | None:
+def _weak(call: tuple[CodeFrame, ...]) -> FrameMeaning | None:
     """The outermost of the plain waits speaks best: Event.wait rather than the Condition.wait inside it."""
     for frame in reversed(call):
         found = meaning(frame)
@@ -305,7 +305,7 @@ def _busy(around: Circumstances) -> BlockingLocation:
 
 
 def _purpose(
-    weak: Meaning | None, own: BlockingLocation, outer: tuple[CodeFrame, ...], around: Circumstances
+    weak: FrameMeaning | None, own: BlockingLocation, outer: tuple[CodeFrame, ...], around: Circumstances
 ) -> Where | None:
     """Words of the trade in the job's function names, and the phase it told: only for waits that they can explain."""
     role = weak.role if weak else None
@@ -323,7 +323,7 @@ def _purpose_detail(purpose: Where, own: str) -> str:
     return f"{own} while it {'saves or loads a checkpoint' if purpose == 'checkpoint' else 'loads data'}"
 
 
-def _joined(outer: Meaning, weak: Meaning | None) -> str:
+def _joined(outer: FrameMeaning, weak: FrameMeaning | None) -> str:
     if weak is None or weak.detail == outer.detail:
         return outer.detail
     if outer.role == "dataloader" and weak.role == "process_queue":
@@ -331,5 +331,5 @@ def _joined(outer: Meaning, weak: Meaning | None) -> str:
     return f"{outer.detail}, which {weak.detail}"
 
 
-def _within(outer: Meaning, own: BlockingLocation, around: Circumstances) -> str:
+def _within(outer: FrameMeaning, own: BlockingLocation, around: Circumstances) -> str:
     return outer.detail if around.on_cpu or not own.detail else f"{outer.detail}, whose code {own.detail}"

@@ -5,7 +5,6 @@ import msgspec
 
 from stallwatch.diagnosis.activity.rank_activity import (
     CommunicationCall,
-    End,
     Exceptions,
     HelperChild,
     Helpers,
@@ -14,6 +13,7 @@ from stallwatch.diagnosis.activity.rank_activity import (
     ProcessState,
     RaisedException,
     RankActivity,
+    RankEnd,
     RankProgress,
 )
 from stallwatch.model.evidence import CodeFrame, SourceBlock
@@ -187,7 +187,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             joined=flat.joined,
             phase=flat.phase,
         ),
-        end=End(flat.gone, flat.exit_code, flat.exit_signal, flat.out_of_memory),
+        end=RankEnd(flat.gone, flat.exit_code, flat.exit_signal, flat.out_of_memory),
         why=flat.why,
     )
 

@@ -143,7 +143,7 @@ class ProcessState(msgspec.Struct, frozen=True):
     phase: str = ""  # as the job told it
 
 
-class End(msgspec.Struct, frozen=True):
+class RankEnd(msgspec.Struct, frozen=True):
     """Whether and how its process ended. A launcher may tell how before anybody saw that it is gone."""
 
     gone: bool = False  # no process any more, or a zombie
@@ -164,7 +164,7 @@ class RankActivity(msgspec.Struct, frozen=True):
     helpers: Helpers = Helpers()
     exceptions: Exceptions = Exceptions()
     process: ProcessState = ProcessState()
-    end: End = End()
+    end: RankEnd = RankEnd()
     why: tuple[Fact, ...] = ()
 
     @property

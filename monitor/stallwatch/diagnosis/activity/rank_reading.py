@@ -26,12 +26,12 @@ from stallwatch.diagnosis.activity.observed import (
 )
 from stallwatch.diagnosis.activity.rank_activity import (
     CommunicationCall,
-    End,
     Helpers,
     Place,
     ProcessState,
     RaisedException,
     RankActivity,
+    RankEnd,
     RankProgress,
     last_exception,
     logged_end,
@@ -195,9 +195,9 @@ def _place(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) ->
     )
 
 
-def _end(rank: RankEvidence, *, gone: bool) -> End:
+def _end(rank: RankEvidence, *, gone: bool) -> RankEnd:
     ended = sorted(rank.processes, key=lambda process: process.look)
-    return End(
+    return RankEnd(
         gone=gone,
         exit_code=_exit_code(rank) if gone else None,
         exit_signal=_last(process.exit_signal for process in ended),

@@ -28,7 +28,7 @@ ROLE_WHERE: dict[Role, Where] = {
 }  # fmt: skip
 
 
-class Meaning(NamedTuple):
+class FrameMeaning(NamedTuple):
     """What a thread that is inside of a frame does."""
 
     role: Role
@@ -40,45 +40,45 @@ class Meaning(NamedTuple):
         return ROLE_WHERE[self.role]
 
 
-class Row(NamedTuple):
+class FrameRow(NamedTuple):
     """One row of the tables: frames of these modules and functions have this meaning."""
 
     module: re.Pattern[str]
     functions: re.Pattern[str] | None  # None: every function
-    meaning: Meaning
+    meaning: FrameMeaning
     stdlib: bool
 
 
-def modules(role: Role, detail: str, *patterns: tuple[str, str] | str) -> tuple[Row, ...]:
+def modules(role: Role, detail: str, *patterns: tuple[str, str] | str) -> tuple[FrameRow, ...]:
     """Modules of a framework by dotted name, also beneath a checkout's path; a pair names the functions meant."""
-    return _rows(Meaning(role, detail), patterns, r"(?:^|\.)(?:{})(?:\.|$)", stdlib=False)
+    return _rows(FrameMeaning(role, detail), patterns, r"(?:^|\.)(?:{})(?:\.|$)", stdlib=False)
 
 
-def packages(role: Role, detail: str, *patterns: tuple[str, str] | str) -> tuple[Row, ...]:
+def packages(role: Role, detail: str, *patterns: tuple[str, str] | str) -> tuple[FrameRow, ...]:
     """Installed packages by their top-level names."""
-    return _rows(Meaning(role, detail), patterns, r"^(?:{})(?:\.|$)", stdlib=False)
+    return _rows(FrameMeaning(role, detail), patterns, r"^(?:{})(?:\.|$)", stdlib=False)
 
 
-def standard(role: Role, detail: str, *patterns: tuple[str, str] | str) -> tuple[Row, ...]:
+def standard(role: Role, detail: str, *patterns: tuple[str, str] | str) -> tuple[FrameRow, ...]:
     """Modules of Python's library by their whole names."""
-    return _rows(Meaning(role, detail), patterns, r"^(?:{})$", stdlib=True)
+    return _rows(FrameMeaning(role, detail), patterns, r"^(?:{})$", stdlib=True)
 
 
 def _rows(
-    meaning: Meaning, patterns: tuple[tuple[str, str] | str, ...], frame: str, *, stdlib: bool
-) -> tuple[Row, ...]:
+    meaning: FrameMeaning, patterns: tuple[tuple[str, str] | str, ...], frame: str, *, stdlib: bool
+) -> tuple[FrameRow, ...]:
     rows = []
     for pattern in patterns:
         module, functions = (pattern, "") if isinstance(pattern, str) else pattern
         only = re.compile(rf"(?:{functions})$") if functions else None
-        rows.append(Row(re.compile(frame.replace("{}", module)), only, meaning, stdlib))
+        rows.append(FrameRow(re.compile(frame.replace("{}", module)), only, meaning, stdlib))
     return tuple(rows)
 
 
 # What frames of Python's library and of common clients mean: ways to wait. Data: the first row that matches counts.
 
 
-LIBRARY_ROWS: tuple[Row, ...] = (
+LIBRARY_ROWS: tuple[FrameRow, ...] = (
     # The end of a process
     *standard("teardown", "is ending and waits for its threads", ("threading", "_shutdown")),
     *standard("teardown", "is ending and waits for its child processes",
@@ -138,7 +138,7 @@ _COLLECTIVES = (
     r"|i?send|i?recv|batch_isend_irecv)\w*"
 )
 
-FRAMEWORK_ROWS: tuple[Row, ...] = (
+FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
     # torch.distributed
     *modules("teardown", "destroys its process groups",
              (_C10D, r"destroy_process_group|_?abort_process_group|shutdown\w*|_shutdown_backend"),
@@ -227,7 +227,7 @@ _ROWS = FRAMEWORK_ROWS + LIBRARY_ROWS
 
 
 @lru_cache(maxsize=65536)
-def _meaning(filename: str, name: str) -> Meaning | None:
+def _meaning(filename: str, name: str) -> FrameMeaning | None:
     where = code_origin(filename)
     if where.origin is Origin.SYNTHETIC:
         return None
@@ -250,7 +250,7 @@ _CHECKOUT = re.compile(
 )
 
 
-def meaning(frame: CodeFrame) -> Meaning | None:
+def meaning(frame: CodeFrame) -> FrameMeaning | None:
     """What this frame means to the thread that is in it, or None when only its callers tell."""
     return _meaning(frame.filename, frame.name)
 

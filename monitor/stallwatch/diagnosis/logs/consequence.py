@@ -169,36 +169,36 @@ _OF_A_JOB: Final = re.compile(r"python|^pt_|torch|train|nccl|cuda|^ray|deepspeed
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
 
 
-class Meaning(NamedTuple):
+class LineMeaning(NamedTuple):
     """What a line is taken as, and whether it only follows from something else."""
 
     kind: str
     consequence: str  # why it is no first cause; "": it may be one
 
 
-def meaning(event: LogEvent, kind: str = "") -> Meaning:
+def meaning(event: LogEvent, kind: str = "") -> LineMeaning:
     """Return what one event means by itself, whatever else its logs say. `kind`: what it is taken as already."""
     found = _meaning(event, kind or event.kind)
     return found._replace(consequence=_JOB_WENT_ON) if event.went_on and found.consequence in ("", _PEER) else found
 
 
-def _meaning(event: LogEvent, kind: str) -> Meaning:
+def _meaning(event: LogEvent, kind: str) -> LineMeaning:
     own = "it follows by its nature" if event.secondary else ""
     if kind in ("exception", "native_exception"):
         return _of_exception(event)
     if kind == "cuda_error" and any(words in _text(event) for words in _OUT_OF_MEMORY):
-        return Meaning("out_of_memory", "")
+        return LineMeaning("out_of_memory", "")
     if kind == "cuda_error" and any(words in _text(event) for words in _GPU_UNREACHABLE):
-        return Meaning("gpu_unreachable", "")
+        return LineMeaning("gpu_unreachable", "")
     if kind == "gpu_xid":
-        return Meaning(kind, _xid_follows(event))
+        return LineMeaning(kind, _xid_follows(event))
     if kind == "memory_allocation" and (match := _PAGES_FOR.search(event.text)) and not _OF_A_JOB.search(match["who"]):
-        return Meaning("node_memory", own)
+        return LineMeaning("node_memory", own)
     if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGTERM and not event.first:
-        return Meaning(kind, _ENDED)
+        return LineMeaning(kind, _ENDED)
     if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGABRT and not event.first:
-        return Meaning(kind, "it ended itself, as a watchdog does")
-    return Meaning(kind, own)
+        return LineMeaning(kind, "it ended itself, as a watchdog does")
+    return LineMeaning(kind, own)
 
 
 def of_others(text: str) -> str:
@@ -232,50 +232,50 @@ def is_of_training(event: LogEvent) -> bool:
     return not passes_on(event) and event.exception not in _OF_PIPES
 
 
-def _of_exception(event: LogEvent) -> Meaning:
+def _of_exception(event: LogEvent) -> LineMeaning:
     text, of_type = _text(event), event.exception or ""
     last = of_type.rpartition(".")[2].partition("(")[0]
     why = of_others(f"{of_type}: {event.message or ''}")
     if any(words in text for words in _ADDRESS_IN_USE):
-        return Meaning("address_in_use", "")
+        return LineMeaning("address_in_use", "")
     if passes_on(event):
-        return Meaning("exception", "it passes on what another process raised")
+        return LineMeaning("exception", "it passes on what another process raised")
     if _DIFFER.search(event.message or ""):
-        return Meaning("exception", why or _NOT_WHICH)
+        return LineMeaning("exception", why or _NOT_WHICH)
     if _REPORT_OF_MEMORY.search(text):
-        return Meaning("out_of_memory", "")
+        return LineMeaning("out_of_memory", "")
     if any(words in text for words in _GPU_UNREACHABLE):
-        return Meaning("gpu_unreachable", "")
+        return LineMeaning("gpu_unreachable", "")
     if any(words in text for words in _OUT_OF_MEMORY):
-        return Meaning("out_of_memory", "")
+        return LineMeaning("out_of_memory", "")
     for pattern, kind in _REASONS:
         if pattern.search(text):
-            return Meaning(kind, "")
+            return LineMeaning(kind, "")
     if last == "KeyboardInterrupt":
-        return Meaning("interrupted", "")
+        return LineMeaning("interrupted", "")
     if last == "SignalException":
-        return Meaning("cancelled", "")
+        return LineMeaning("cancelled", "")
     if last == "RendezvousTimeoutError":
-        return Meaning("init_timeout", "")
+        return LineMeaning("init_timeout", "")
     if last == "RendezvousConnectionError" or "connect() timed out. original timeout was" in text:
-        return Meaning("store_unreachable", "")
+        return LineMeaning("store_unreachable", "")
     if refusal := refusal_of(text):
         of_line = refusal.library == "gloo" and event.kind == "native_exception"
-        return Meaning(event.kind if of_line else "size_mismatch", "its own line says more" if of_line else "")
+        return LineMeaning(event.kind if of_line else "size_mismatch", "its own line says more" if of_line else "")
     if why:
-        return Meaning("exception", why)
+        return LineMeaning("exception", why)
     if _ITS_OWN_CALL.search(text):
-        return Meaning("exception", _PYTHON_WENT_ON if event.secondary else "")
+        return LineMeaning("exception", _PYTHON_WENT_ON if event.secondary else "")
     if any(words in text for words in _NCCL):
-        return Meaning("nccl_error", "it follows by its nature" if event.secondary else "")
+        return LineMeaning("nccl_error", "it follows by its nature" if event.secondary else "")
     if event.kind == "native_exception" and "CUDA error" in (event.message or ""):
-        return Meaning("cuda_error", "")
+        return LineMeaning("cuda_error", "")
     if event.kind == "native_exception" and of_type.startswith(("c10", "gloo")) and not event.message:
-        return Meaning("native_exception", "its own lines say more")
+        return LineMeaning("native_exception", "its own lines say more")
     if last in ("DistStoreError", "DistNetworkError"):
-        return Meaning(event.kind, _STORE)
+        return LineMeaning(event.kind, _STORE)
     own = _CUT if event.cut and _may_tell_of_others(last, event.message or "") else ""
-    return Meaning(event.kind, _PYTHON_WENT_ON if event.secondary else own)
+    return LineMeaning(event.kind, _PYTHON_WENT_ON if event.secondary else own)
 
 
 def _may_tell_of_others(of_type: str, message: str) -> bool:

@@ -24,7 +24,7 @@ from stallwatch.doctor.environment.variable_names import (
     RenamedVariables,
     UnknownVariables,
 )
-from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings, Training, TrainingProbe
+from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings, TrainingInterpreter, TrainingProbe
 from stallwatch.doctor.version_numbers import parse_version
 from stallwatch.model.reading import Known, Unavailable
 
@@ -53,10 +53,10 @@ class _OfFile:
     def __init__(self, torch: str) -> None:
         self._torch = torch
 
-    def ask(self) -> Known[Training] | Unavailable:
+    def ask(self) -> Known[TrainingInterpreter] | Unavailable:
         if not self._torch:
             return Unavailable("the file names an image that does not tell its version of PyTorch", 0)
-        return Known(Training("", "", {"torch": self._torch}), 0)
+        return Known(TrainingInterpreter("", "", {"torch": self._torch}), 0)
 
 
 def _training(text: str) -> TrainingProbe | None:

@@ -9,13 +9,13 @@ from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, Severity, count
 from stallwatch.doctor.gpu.device_state import gpu_state
 from stallwatch.doctor.network.host_names import spans_nodes
-from stallwatch.doctor.surroundings import Surroundings, Training
+from stallwatch.doctor.surroundings import Surroundings, TrainingInterpreter
 from stallwatch.doctor.version_numbers import in_range, parse_version
 from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.reading import Known
 
 
-def training_of(surroundings: Surroundings) -> Training:
+def training_of(surroundings: Surroundings) -> TrainingInterpreter:
     """The training interpreter's answer. Raise Undetermined when it gave none, Inapplicable where it has no torch and
     nobody said that it is the one."""
     reading = surroundings.training.ask()

@@ -9,12 +9,12 @@ from typing import TypeVar
 import msgspec
 
 from stallwatch.doctor.live.lost import Promise, run_child
-from stallwatch.doctor.surroundings import CommandResult, RankFacts, Training
+from stallwatch.doctor.surroundings import CommandResult, RankFacts, TrainingInterpreter
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.node import nvml_once
 
-_TRAINING = msgspec.json.Decoder(Training)
+_TRAINING = msgspec.json.Decoder(TrainingInterpreter)
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class TrainingChild:
             executable,
         )
 
-    def ask(self) -> Known[Training] | Unavailable:
+    def ask(self) -> Known[TrainingInterpreter] | Unavailable:
         """Wait for the interpreter's answer; Unavailable where it failed, is late or wrote what we cannot read."""
         return _decode(self._promise.get(), _TRAINING, "the training interpreter")
 
@@ -72,10 +72,10 @@ class WrittenVersions:
     def __init__(self, rank: RankFacts) -> None:
         self._rank = rank
 
-    def ask(self) -> Known[Training] | Unavailable:
+    def ask(self) -> Known[TrainingInterpreter] | Unavailable:
         """Return what the rank's hook wrote; conflicts between packages are not known from it."""
         versions = self._rank.versions
-        written = Training(
+        written = TrainingInterpreter(
             executable=self._rank.executable,
             python=versions.get("python", ""),
             versions={name.replace("_", "-"): version for name, version in versions.items()},

@@ -74,7 +74,7 @@ def _facts(proc: Path, directory: Path) -> Iterator[RankFacts]:
                 data, status = untrusted.read_regular(descriptor, name, _LIMIT_BYTES)
                 said = json.loads(data)
                 owner = os.stat(proc / match[2]).st_uid
-            except (OSError, ValueError, untrusted.Refused):
+            except (OSError, ValueError, untrusted.FileRefused):
                 continue
             if isinstance(said, dict) and owner in (status.st_uid, 0):
                 yield _from_facts(proc, int(match[1]), int(match[2]), said)

@@ -7,7 +7,7 @@ from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import Surroundings
 
 
-class MeetingPlace:
+class MeetingPlaceAnswers:
     """Tries it as the daemon would, unless the daemon says that it can; Inapplicable where `fleet.url` is not set,
     Undetermined where only this user may not."""
 

@@ -30,7 +30,7 @@ _METHODS: Final = {
 }  # fmt: skip
 
 
-class Collective(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A call that every rank of the job must make."""
 
     call: ast.Call
@@ -46,7 +46,7 @@ class Collective(NamedTuple):
 class Guarded(NamedTuple):
     """A collective, with what decides about which ranks come to it."""
 
-    collective: Collective
+    collective: CollectiveCall
     guards: tuple[Condition, ...]  # the conditions on the rank under which it stands, the outermost first
     owner: str  # the class of the function in which it stands, else the function: what must complete each other
 
@@ -66,14 +66,14 @@ class Collectives:
         self._operations: dict[tuple[str, str], str] = {}
         self._find_operations()
 
-    def of_call(self, call: ast.Call, owner: str = "") -> Collective | None:
+    def of_call(self, call: ast.Call, owner: str = "") -> CollectiveCall | None:
         """The collective that a call is, or makes; None for every other, and for one that is of a group."""
         operation = self.operation_of(call)
         if operation:
-            return Collective(call, operation)
+            return CollectiveCall(call, operation)
         key = self._own_function(call, owner)
         if key in self._operations:
-            return Collective(call, self._operations[key], key[1])
+            return CollectiveCall(call, self._operations[key], key[1])
         return None
 
     def operation_of(self, call: ast.Call) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord
-from stallwatch.doctor.training_script.collective_calls import Collective, Collectives, Guarded
+from stallwatch.doctor.training_script.collective_calls import CollectiveCall, Collectives, Guarded
 from stallwatch.doctor.training_script.models import Models
 from stallwatch.doctor.training_script.source import Script, ScriptCheck, calls_in, nodes_in, target_name
 
@@ -160,7 +160,7 @@ class SwallowedCollective(ScriptCheck):
                         f"{made.words} is called only where {flag} says that nothing was raised (line {node.lineno}).",
                     )  # fmt: skip
 
-    def _found(self, script: Script, made: Collective, seen: str, why: str = "") -> FindingRecord:
+    def _found(self, script: Script, made: CollectiveCall, seen: str, why: str = "") -> FindingRecord:
         return finding(
             self, "warning", script.place(made.call),
             seen=seen,
@@ -173,18 +173,18 @@ class SwallowedCollective(ScriptCheck):
         )  # fmt: skip
 
 
-def _made(collectives: Collectives, script: Script, body: list[ast.stmt], owner: str) -> Iterator[Collective]:
+def _made(collectives: Collectives, script: Script, body: list[ast.stmt], owner: str) -> Iterator[CollectiveCall]:
     """Collectives of these statements; DDP's backward is one."""
     for call in calls_in(body):
         if made := collectives.of_call(call, owner):
             yield made
         elif script.is_data_parallel and script.name_of(call.func).endswith(f".{_BACKWARD}"):
-            yield Collective(call, "backward(), which averages gradients,")
+            yield CollectiveCall(call, "backward(), which averages gradients,")
 
 
 def _first_risk(
-    collectives: Collectives, script: Script, body: list[ast.stmt], owner: str, inside: list[Collective]
-) -> Collective | None:
+    collectives: Collectives, script: Script, body: list[ast.stmt], owner: str, inside: list[CollectiveCall]
+) -> CollectiveCall | None:
     """The first collective before which this rank alone may raise: with work before it, or in a function of its own. A
     collective that stands alone may raise too, but then on the others as well."""
     calls = [id(one.call) for one in inside]

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple
 from stallwatch.selftest.worker.known_results import ELEMENT_BYTES, compare, pattern, pattern_sum
 
 
-class Group(NamedTuple):
+class TrialGroup(NamedTuple):
     """The ranks that take part. `members` are global ranks; `rank` is this one's place among them."""
 
     torch: Any
@@ -37,8 +37,8 @@ class Group(NamedTuple):
         compare(self.torch, found, expected, what)
 
 
-Run = Callable[[Group, int], None]
-Prepare = Callable[[Group, int], Callable[[], None]]
+Run = Callable[[TrialGroup, int], None]
+Prepare = Callable[[TrialGroup, int], Callable[[], None]]
 
 
 class Collective(NamedTuple):
@@ -54,16 +54,16 @@ def _elements(size: int) -> int:
     return max(1, size // ELEMENT_BYTES)
 
 
-def _chunk(group: Group, size: int) -> int:
+def _chunk(group: TrialGroup, size: int) -> int:
     return max(1, _elements(size) // group.size)
 
 
-def _root(group: Group, size: int) -> int:
+def _root(group: TrialGroup, size: int) -> int:
     """Another root at every size, so that most ranks are one."""
     return size.bit_length() // 3 % group.size
 
 
-def all_reduce(group: Group, size: int) -> None:
+def all_reduce(group: TrialGroup, size: int) -> None:
     """Sum `size` bytes of every rank; raise Wrong unless this one has the sum of all patterns."""
     count = _elements(size)
     data = group.data(count, group.rank)
@@ -71,7 +71,7 @@ def all_reduce(group: Group, size: int) -> None:
     group.check(data, pattern_sum(group.torch, group.device, count, group.size))
 
 
-def broadcast(group: Group, size: int) -> None:
+def broadcast(group: TrialGroup, size: int) -> None:
     """Send `size` bytes of one root to all; raise Wrong unless this rank has the root's pattern."""
     count, root = _elements(size), _root(group, size)
     data = group.data(count, root) if group.rank == root else group.empty(count)
@@ -79,7 +79,7 @@ def broadcast(group: Group, size: int) -> None:
     group.check(data, group.data(count, root))
 
 
-def reduce(group: Group, size: int) -> None:
+def reduce(group: TrialGroup, size: int) -> None:
     """Sum `size` bytes of every rank at one root; raise Wrong there unless it has the sum of all patterns."""
     count, root = _elements(size), _root(group, size)
     data = group.data(count, group.rank)
@@ -88,7 +88,7 @@ def reduce(group: Group, size: int) -> None:
         group.check(data, pattern_sum(group.torch, group.device, count, group.size))
 
 
-def all_gather(group: Group, size: int) -> None:
+def all_gather(group: TrialGroup, size: int) -> None:
     """Gather a part of each rank, `size` bytes in all; raise Wrong unless this one has every rank's pattern."""
     count = _chunk(group, size)
     parts = [group.empty(count) for _ in group.members]
@@ -97,7 +97,7 @@ def all_gather(group: Group, size: int) -> None:
         group.check(part, group.data(count, rank), f"from rank {group.members[rank]}, element")
 
 
-def reduce_scatter(group: Group, size: int) -> None:
+def reduce_scatter(group: TrialGroup, size: int) -> None:
     """Sum `size` bytes of every rank and leave each its part; raise Wrong unless this one's is the sum of all patterns
     there."""
     count = _chunk(group, size)
@@ -107,7 +107,7 @@ def reduce_scatter(group: Group, size: int) -> None:
     group.check(own, pattern_sum(group.torch, group.device, count, group.size, start=count * group.rank))
 
 
-def all_to_all(group: Group, size: int) -> None:
+def all_to_all(group: TrialGroup, size: int) -> None:
     """Exchange equal parts of `size` bytes among all; raise Wrong unless each has come from its rank."""
     count = _chunk(group, size)
     received = group.empty(count * group.size)
@@ -119,7 +119,7 @@ def all_to_all(group: Group, size: int) -> None:
         group.check(part, expected, f"from rank {group.members[rank]}, element")
 
 
-def gather(group: Group, size: int) -> None:
+def gather(group: TrialGroup, size: int) -> None:
     """Gather a part of each rank, `size` bytes in all, at one root; raise Wrong there unless it has every rank's
     pattern."""
     count, root = _chunk(group, size), _root(group, size)
@@ -129,7 +129,7 @@ def gather(group: Group, size: int) -> None:
         group.check(part, group.data(count, rank), f"from rank {group.members[rank]}, element")
 
 
-def scatter(group: Group, size: int) -> None:
+def scatter(group: TrialGroup, size: int) -> None:
     """Send each rank its part of `size` bytes of one root; raise Wrong unless this one has its own."""
     count, root = _chunk(group, size), _root(group, size)
     parts = [group.data(count, rank) for rank in range(group.size)] if group.rank == root else None
@@ -138,29 +138,29 @@ def scatter(group: Group, size: int) -> None:
     group.check(own, group.data(count, group.rank))
 
 
-def barrier(group: Group, size: int) -> None:
+def barrier(group: TrialGroup, size: int) -> None:
     """Wait until every rank of the group has come; `size` means nothing here."""
     group.torch.distributed.barrier(group=group.handle)
 
 
-def _repeat_all_reduce(group: Group, size: int) -> "Callable[[], None]":
+def _repeat_all_reduce(group: TrialGroup, size: int) -> "Callable[[], None]":
     data = group.data(_elements(size), group.rank)
     return lambda: group.torch.distributed.all_reduce(data, group=group.handle)
 
 
-def _repeat_all_gather(group: Group, size: int) -> "Callable[[], None]":
+def _repeat_all_gather(group: TrialGroup, size: int) -> "Callable[[], None]":
     own = group.data(_chunk(group, size), group.rank)
     whole = group.empty(_chunk(group, size) * group.size)
     return lambda: group.torch.distributed.all_gather_into_tensor(whole, own, group=group.handle)
 
 
-def _repeat_reduce_scatter(group: Group, size: int) -> "Callable[[], None]":
+def _repeat_reduce_scatter(group: TrialGroup, size: int) -> "Callable[[], None]":
     whole = group.data(_chunk(group, size) * group.size, group.rank)
     own = group.empty(_chunk(group, size))
     return lambda: group.torch.distributed.reduce_scatter_tensor(own, whole, group=group.handle)
 
 
-def _repeat_all_to_all(group: Group, size: int) -> "Callable[[], None]":
+def _repeat_all_to_all(group: TrialGroup, size: int) -> "Callable[[], None]":
     data = group.data(_chunk(group, size) * group.size, group.rank)
     received = group.empty(_chunk(group, size) * group.size)
     return lambda: group.torch.distributed.all_to_all_single(received, data, group=group.handle)

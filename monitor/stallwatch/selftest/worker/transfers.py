@@ -2,7 +2,7 @@
 
 from typing import Any, Callable
 
-from stallwatch.selftest.worker.collectives import Group
+from stallwatch.selftest.worker.collectives import TrialGroup
 from stallwatch.selftest.worker.known_results import ELEMENT_BYTES
 from stallwatch.selftest.worker.step_lines import Wrong
 
@@ -15,7 +15,7 @@ def distances(ranks: int) -> "list[int]":
     return [d for d in range(1, ranks) if d < _EVERY_DISTANCE or d & (d - 1) == 0]
 
 
-def exchange(group: Group, size: int, distance: int) -> None:
+def exchange(group: TrialGroup, size: int, distance: int) -> None:
     """Every rank sends to the rank `distance` ahead and receives from the one behind, as one batch."""
     count = max(1, size // ELEMENT_BYTES)
     source, received, requests = _start_exchange(group, count, distance)
@@ -24,7 +24,7 @@ def exchange(group: Group, size: int, distance: int) -> None:
     group.check(received, group.data(count, source), f"from rank {group.members[source]}, element")
 
 
-def repeat_exchange(group: Group, size: int) -> "Callable[[], None]":
+def repeat_exchange(group: TrialGroup, size: int) -> "Callable[[], None]":
     """Return a function that exchanges `size` bytes with the neighbours once, unchecked, for measuring the
     bandwidth."""
     count = max(1, size // ELEMENT_BYTES)
@@ -37,21 +37,21 @@ def repeat_exchange(group: Group, size: int) -> "Callable[[], None]":
     return once
 
 
-def _start_exchange(group: Group, count: int, distance: int) -> "tuple[int, Any, list[Any]]":
+def _start_exchange(group: TrialGroup, count: int, distance: int) -> "tuple[int, Any, list[Any]]":
     data, received = group.data(count, group.rank), group.empty(count)
     operations = _operations(group, data, received, distance)
     source = (group.rank - distance) % group.size
     return source, received, group.torch.distributed.batch_isend_irecv(operations)
 
 
-def _operations(group: Group, data: Any, received: Any, distance: int) -> "list[Any]":
+def _operations(group: TrialGroup, data: Any, received: Any, distance: int) -> "list[Any]":
     dist = group.torch.distributed
     ahead = group.members[(group.rank + distance) % group.size]
     behind = group.members[(group.rank - distance) % group.size]
     return [dist.P2POp(dist.isend, data, ahead, group.handle), dist.P2POp(dist.irecv, received, behind, group.handle)]
 
 
-def send_and_receive(group: Group, size: int) -> None:
+def send_and_receive(group: TrialGroup, size: int) -> None:
     """Blocking send and recv there and back between neighbours 0-1, 2-3, …; an odd last rank looks on."""
     count = max(1, size // ELEMENT_BYTES)
     partner = group.rank ^ 1
@@ -77,14 +77,14 @@ def _same(found: Any, expected: Any) -> None:
         raise Wrong(f"the objects are {str(found)[:120]}, must be {str(expected)[:120]}")
 
 
-def all_gather_object(group: Group, size: int) -> None:
+def all_gather_object(group: TrialGroup, size: int) -> None:
     """Gather an object of each rank, whose pickles differ in length; raise Wrong unless all have come whole."""
     found: list[Any] = [None] * group.size
     group.torch.distributed.all_gather_object(found, _object_of(group.rank), group=group.handle)
     _same(found, [_object_of(rank) for rank in range(group.size)])
 
 
-def broadcast_object_list(group: Group, size: int) -> None:
+def broadcast_object_list(group: TrialGroup, size: int) -> None:
     """Send the last rank's object to all; raise Wrong unless it has come whole."""
     root = group.size - 1
     found: list[Any] = [_object_of(root) if group.rank == root else None]
@@ -92,7 +92,7 @@ def broadcast_object_list(group: Group, size: int) -> None:
     _same(found, [_object_of(root)])
 
 
-def scatter_object_list(group: Group, size: int) -> None:
+def scatter_object_list(group: TrialGroup, size: int) -> None:
     """Send each rank its object from rank 0; raise Wrong unless this one has its own."""
     found: list[Any] = [None]
     objects = [_object_of(rank) for rank in range(group.size)] if group.rank == 0 else None

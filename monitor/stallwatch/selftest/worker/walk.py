@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Callable, Optional
 
-from stallwatch.selftest.worker.collectives import COLLECTIVES, Collective, Group, all_reduce, barrier
+from stallwatch.selftest.worker.collectives import COLLECTIVES, Collective, TrialGroup, all_reduce, barrier
 from stallwatch.selftest.worker.rank_store import Meeting, first_line
 from stallwatch.selftest.worker.step_lines import StepReport, Wrong
 from stallwatch.selftest.worker.transfers import (
@@ -25,7 +25,7 @@ _REFUSED = re.compile(r"(ProcessGroup\w*|[Bb]ackend \w+):? does not support|Nump
 _REPEAT_SECONDS, _MOST_REPEATS = 0.4, 20
 
 
-class Broken(Exception):
+class GroupBroken(Exception):
     """An operation failed with an exception: the group can no longer be used."""
 
 
@@ -45,7 +45,7 @@ class Walk:
 
     def __init__(
         self,
-        group: Group,
+        group: TrialGroup,
         meeting: Meeting,
         report: StepReport,
         *,
@@ -62,7 +62,7 @@ class Walk:
         self._only = only
 
     def everything(self) -> None:
-        """Raise Broken when the group cannot go on."""
+        """Raise GroupBroken when the group cannot go on."""
         self._do("barrier", None, partial(barrier, self._group, 0))
         for collective in COLLECTIVES:
             if self._wanted(collective.name):
@@ -99,7 +99,7 @@ class Walk:
             yield size
 
     def _bandwidth(
-        self, name: str, size: int, prepare: "Callable[[Group, int], Callable[[], None]]", share: float
+        self, name: str, size: int, prepare: "Callable[[TrialGroup, int], Callable[[], None]]", share: float
     ) -> None:
         def measure() -> "dict[str, Any]":
             once = prepare(self._group, size)
@@ -176,7 +176,7 @@ class Walk:
                 self._report.end("unsupported", first_line(error))
                 return False  # on every rank alike
             self._report.end("error", first_line(error))
-            raise Broken(f"{self._report.where}: {first_line(error)}") from error
+            raise GroupBroken(f"{self._report.where}: {first_line(error)}") from error
         else:
             self._report.end("ok", "", **(facts or {}))
         self._on_step()

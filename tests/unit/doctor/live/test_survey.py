@@ -7,7 +7,7 @@ from pathlib import Path
 from stallwatch.doctor.live.probes import NvmlChild, TrainingChild, WrittenVersions
 from stallwatch.doctor.live.running_ranks import running_ranks
 from stallwatch.doctor.live.survey import conf_files, parse_conf
-from stallwatch.doctor.surroundings import Training
+from stallwatch.doctor.surroundings import TrainingInterpreter
 from stallwatch.model.reading import Known, Unavailable
 from tests.unit.doctor.fakes import Node, rank
 
@@ -77,7 +77,7 @@ def test_versions_of_another_users_rank_are_what_its_hook_wrote() -> None:
 def test_the_interpreter_is_asked_in_a_child() -> None:
     reading = TrainingChild(sys.executable, os.environ, 60).ask()
     assert isinstance(reading, Known), reading
-    assert isinstance(reading.value, Training)
+    assert isinstance(reading.value, TrainingInterpreter)
     assert reading.value.python == sys.version.split()[0]
 
 

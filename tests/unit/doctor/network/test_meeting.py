@@ -6,7 +6,7 @@ import pytest
 from stallwatch.config_sections import FleetSection
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.live.meeting_probe import meeting_of
-from stallwatch.doctor.network.meeting import MeetingPlace
+from stallwatch.doctor.network.meeting import MeetingPlaceAnswers
 from tests.unit.doctor.fakes import DAEMON, Node, one
 
 
@@ -23,15 +23,15 @@ class FakeMeeting:
 def test_where_nodes_meet_nowhere_there_is_nothing_to_try(node: Node) -> None:
     assert meeting_of(FleetSection()) is None
     with pytest.raises(Inapplicable):
-        MeetingPlace().look(node.around())
+        MeetingPlaceAnswers().look(node.around())
 
 
 def test_one_that_can_be_used_is_silent(node: Node) -> None:
-    assert MeetingPlace().look(node.around(meeting=FakeMeeting())) == ()
+    assert MeetingPlaceAnswers().look(node.around(meeting=FakeMeeting())) == ()
 
 
 def test_one_that_cannot_is_an_error_with_what_to_do(node: Node) -> None:
-    found = one(MeetingPlace().look(node.around(meeting=FakeMeeting("redis: connection refused", "Is it up?"))))
+    found = one(MeetingPlaceAnswers().look(node.around(meeting=FakeMeeting("redis: connection refused", "Is it up?"))))
     assert (found.severity, found.subject) == ("error", "redis://redis.example:6379")
     assert found.seen == "redis: connection refused"
     assert found.remedy == "Is it up?"
@@ -40,14 +40,14 @@ def test_one_that_cannot_is_an_error_with_what_to_do(node: Node) -> None:
 def test_the_daemon_who_uses_it_knows_better(node: Node) -> None:
     daemon = msgspec.structs.replace(DAEMON, sensors={"meeting_place": ""})
     broken = FakeMeeting("fleet.key_file: Permission denied")
-    assert MeetingPlace().look(node.around(meeting=broken, daemon=daemon)) == ()
+    assert MeetingPlaceAnswers().look(node.around(meeting=broken, daemon=daemon)) == ()
 
 
 def test_who_may_not_read_the_key_cannot_tell(node: Node) -> None:
     broken = FakeMeeting("fleet.key_file /etc/key: Permission denied")
     with pytest.raises(Undetermined, match="daemon's user"):
-        MeetingPlace().look(node.around(meeting=broken, user_id=1000))
-    assert MeetingPlace().look(node.around(meeting=broken, user_id=0))
+        MeetingPlaceAnswers().look(node.around(meeting=broken, user_id=1000))
+    assert MeetingPlaceAnswers().look(node.around(meeting=broken, user_id=0))
 
 
 def test_it_is_tried_as_it_is_configured(tmp_path: Path) -> None:

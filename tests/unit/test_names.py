@@ -1,0 +1,65 @@
+"""One name, one meaning: a module or a class of the package shares its name with another only where both are the same
+thing, and this says why."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+_PACKAGE = Path(__file__).parents[2] / "monitor/stallwatch"
+
+# A package's own child is `child`; a command of `cli` is called as what it shows or starts.
+_MODULES = {
+    "auto": "the hook attaches by itself; the command turns that on",
+    "child": "a package's own child",
+    "config": "the configuration; the command that checks it",
+    "daemon": "the loop; the command that starts it",
+    "drift": "calls that part before the hang: found by diagnosis, made a finding by detection",
+    "flight_recorder": "asked for by a capture, read by formats",
+    "gpu": "the GPU as a value; what a verdict claims of it",
+    "gpus": "NVML asked by the sensor; its file gpus.json read",
+    "hook_report": "what the hook says, as a value; its file read",
+    "kernel_log": "kept by a capture, read by formats",
+    "privileged": "the privileged side: where the daemon finds it; the command that is it",
+    "process": "a process looked at by a capture, its file read, and the value",
+    "rank_directory": "the rank directory; the check of doctor on it",
+    "rendezvous": "where ranks were told to meet: the value; how a bundle comes to it",
+    "stacks": "Python stacks: by py-spy from outside; by the hook itself",
+    "verdict": "the verdict; the one over all nodes",
+}
+_CLASSES = {
+    "Beat": "the hook's; what the demo's programs use of it (they run without the hook, too)",
+    "CounterLook": "the hook's, which imports nothing of ours; the same decoded, for the model imports no hook",
+}
+
+
+def _shared(named: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, place in named:
+        places[name].append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def _modules() -> dict[str, list[str]]:
+    return _shared((path.stem, str(path)) for path in _PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
+
+
+def _classes() -> dict[str, list[str]]:
+    return _shared(
+        (name, str(path))
+        for path in _PACKAGE.rglob("*.py")
+        for name in re.findall(r"^class ([A-Za-z]\w*)[(:]", path.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shared", "reasons"), [(_modules, _MODULES), (_classes, _CLASSES)], ids=["modules", "classes"]
+)
+def test_only_what_is_the_same_thing_shares_a_name(
+    shared: Callable[[], dict[str, list[str]]], reasons: dict[str, str]
+) -> None:
+    found = shared()
+    assert {name: places for name, places in found.items() if name not in reasons} == {}
+    assert [name for name in reasons if name not in found] == [], "a reason without two of that name"
