@@ -18,6 +18,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from stallwatch.config_sections import Config, DaemonSection
+from stallwatch.encoding import json_of
 from stallwatch.errors import UsageError
 
 __all__ = [
@@ -160,7 +161,7 @@ def _refused(said: str, path: str | Path | None, environment: Mapping[str, str])
     if other := re.fullmatch(r"Invalid enum value (.*)", what, re.DOTALL):
         choices = get_args(get_type_hints(_sections()[section])[key])
         what = f"takes {', '.join(map(repr, choices))}, not {other[1]}"
-    default = msgspec.json.encode(getattr(getattr(Config(), section), key)).decode()
+    default = json_of(getattr(getattr(Config(), section), key)).decode()
     return UsageError(f"{where} {what}", f"By default it is {default}; see `stallwatch config example`.")
 
 
@@ -248,7 +249,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return msgspec.json.encode(value).decode()
+        return json_of(value).decode()
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return str(value)

@@ -89,20 +89,19 @@ def no_handles(node: Node) -> Iterator[str]:
 def no_memory(node: Node) -> Iterator[str]:
     """Each process of ours may take hardly more memory than it has: what fails is done again, or said."""
     processes = [process for unit in (node.daemon, node.side) for process in unit.processes()]
-    before = {}
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
-            before[process.pid] = resource.prlimit(process.pid, resource.RLIMIT_AS)
             most = process.memory_info().vms + (1 << 20)
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (most, before[process.pid][1]))
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (most, unlimited[1]))
     seen: float | None
     try:
         seen = told_after(node, "no-memory", "stopped", wait_seen=False, seconds=60)
     except TimeoutError:
         seen = None
-    for pid, limits in before.items():
-        with contextlib.suppress(OSError):
-            resource.prlimit(pid, resource.RLIMIT_AS, limits)
+    for process in [process for unit in (node.daemon, node.side) for process in unit.processes()]:
+        with contextlib.suppress(OSError):  # those that were started meanwhile have it from their parents
+            resource.prlimit(process.pid, resource.RLIMIT_AS, unlimited)
     yield "one MiB left to each: " + (f"told after {seen:.1f} s" if seen else "not told meanwhile")
     if seen is None:
         node.until(lambda: bool([one for one in node.told() if one.job == "no-memory"]), "it is told then", 150)

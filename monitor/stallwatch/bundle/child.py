@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.node.framing import Unpacker, pack
 
 MAXIMUM_PARTS: Final = 200  # descriptors in one message; the kernel takes 253
@@ -67,7 +68,7 @@ def main(address_space_bytes: int) -> int:
         finally:
             for file in files:
                 os.close(file)
-        connection.sendall(pack(msgspec.msgpack.encode(said)))
+        connection.sendall(pack(msgpack_of(said)))
         if said.spent:
             return 1
     return 0

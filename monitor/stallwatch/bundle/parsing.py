@@ -9,6 +9,7 @@ import msgspec
 from stallwatch.bundle.child import OpenFile, ParsedParts, ParseTask, PartAnswer
 from stallwatch.bundle.file_kinds import KINDS, Guess
 from stallwatch.bundle.unpacked import parse_log
+from stallwatch.encoding import msgpack_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable
 
@@ -68,7 +69,7 @@ def _summarised(rank: int, parsed: Sequence[Any]) -> ParsedParts:
     tables = [table for table in map(_table, parsed) if table is not None]
     if not tables:
         return ParsedParts(tuple(_encoded(value) for value in parsed))
-    summary = msgspec.msgpack.encode(summarise(rank, tables))
+    summary = msgpack_of(summarise(rank, tables))
     return ParsedParts(tuple(_encoded(shortened(value)) for value in parsed), msgspec.Raw(summary))
 
 
@@ -81,6 +82,6 @@ def _encoded(value: Any) -> PartAnswer:
     if isinstance(value, PartAnswer):
         return value
     try:
-        return PartAnswer(msgspec.Raw(msgspec.msgpack.encode(value)))
+        return PartAnswer(msgspec.Raw(msgpack_of(value)))
     except (OverflowError, ValueError) as error:
         return PartAnswer(problem=f"it holds what no such file does ({error})")

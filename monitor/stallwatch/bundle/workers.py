@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from stallwatch.bundle.child import READY, OpenFile, ParsedParts, ParseTask
+from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import start_own
@@ -220,7 +221,7 @@ class _Reader:
         self._given = time.monotonic()
         self._seconds = self._limits.seconds + task.size_bytes / self._limits.bytes_per_second
         self.deadline = time.monotonic() + self._seconds + (0.0 if self._is_ready else _START_SECONDS)
-        job = msgspec.msgpack.encode(ParseTask(tuple(file.part for file in task.files), task.rank))
+        job = msgpack_of(ParseTask(tuple(file.part for file in task.files), task.rank))
         try:
             sent = self._worker.ask(job, self.deadline, descriptors)
         except BrokenPipeError:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.config import Config, without_secrets
+from stallwatch.encoding import json_of
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
@@ -34,14 +35,14 @@ def write_json(path: Path, value: Any) -> None:
 
 def as_json(value: Any) -> bytes:
     """A value as indented JSON with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+    return msgspec.json.format(json_of(value), indent=1) + b"\n"
 
 
 def _pieces(snapshots: Sequence[NodeSnapshot]) -> Iterator[bytes]:
     """Their lines, some together."""
     piece: list[bytes] = []
     for snapshot in snapshots:
-        piece.append(msgspec.json.encode(snapshot) + b"\n")
+        piece.append(json_of(snapshot) + b"\n")
         if sum(map(len, piece)) >= _PIECE_BYTES:
             yield b"".join(piece)
             piece = []

@@ -11,6 +11,7 @@ import msgspec
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.rank_log import files_of, read_tail, read_tail_of_ended
 from stallwatch.captures.sources import read_lines
+from stallwatch.encoding import json_of
 from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import SourceLine
@@ -61,7 +62,7 @@ _FOUND = msgspec.json.Decoder(tuple[UserFiles, ...])
 def read_as_user(request: UserFilesRequest, seconds: float) -> tuple[UserFiles, ...]:
     """Ask such a process. Raise NotCaptured when it does not answer in time: a file may lie on a dead file system."""
     command = module_of_ours("stallwatch.captures.as_user")
-    ended = run_once(command, seconds, msgspec.json.encode(request), leads_group=False)
+    ended = run_once(command, seconds, json_of(request), leads_group=False)
     if ended is None:
         raise NotCaptured(f"logs and sources could not be read within {seconds:.0f} s")
     try:
@@ -129,7 +130,7 @@ def main() -> None:
             with contextlib.suppress(OSError):
                 roots[wanted.mount_namespace] = open_root_in(wanted.mount_namespace, request.living)
     person = become(request.uid, request.gid, request.groups)
-    answer = msgspec.json.encode([_find(wanted, person, roots, request.uid) for wanted in request.ranks])
+    answer = json_of([_find(wanted, person, roots, request.uid) for wanted in request.ranks])
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
 

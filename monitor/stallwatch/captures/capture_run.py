@@ -11,6 +11,7 @@ import msgspec
 
 from stallwatch.captures.spec import INCIDENT, SAMPLE, CaptureState, KeepSpec, Sampling
 from stallwatch.config import Config
+from stallwatch.encoding import json_of
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.children import module_of_ours, start_own
@@ -72,7 +73,7 @@ class CaptureRun:
         asked = [(rank.pid, rank.start_ticks) for rank in targets]
         self._looking = side.start(self._kind.name, ranks=asked, **words)
         try:
-            with self._looking.channel as channel, memory_file(msgspec.json.encode(spec)) as file:
+            with self._looking.channel as channel, memory_file(json_of(spec)) as file:
                 lends = (channel.fileno(), file.fileno())
                 self._keeper = Worker(start_own([*command, *map(str, lends)], lends=lends))
                 self._keeper.start()

@@ -14,6 +14,7 @@ import msgspec
 from stallwatch.captures.nccl_ras import RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.spec import CaptureState
+from stallwatch.encoding import msgpack_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 from stallwatch.node.framing import Unpacker, pack, write
@@ -91,7 +92,7 @@ class Sending:
 
     def send(self, *messages: Message) -> None:
         """Send messages whole, from any thread; a daemon that is gone is no error."""
-        data = b"".join(pack(msgspec.msgpack.encode(message)) for message in messages)
+        data = b"".join(pack(msgpack_of(message)) for message in messages)
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             write(self._answers, data)
 
@@ -101,7 +102,7 @@ class Sending:
             for start in range(0, len(data) or 1, _PIECE_BYTES):
                 piece = data[start : start + _PIECE_BYTES]
                 last = start + _PIECE_BYTES >= len(data)
-                write(self._answers, pack(msgspec.msgpack.encode(FilePiece(place, name, piece, last))))
+                write(self._answers, pack(msgpack_of(FilePiece(place, name, piece, last))))
 
     def told(self) -> BeforeByRank:
         """Wait for the word of the other end; nothing when it does not come, or is none."""
@@ -136,4 +137,4 @@ def messages(channel: Any) -> Iterator[Message]:
 
 def tell(channel: Any, told: BeforeByRank) -> None:
     """Send the capture the one thing that it is told."""
-    channel.sendall(pack(msgspec.msgpack.encode(told)))
+    channel.sendall(pack(msgpack_of(told)))

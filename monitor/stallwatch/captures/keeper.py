@@ -34,6 +34,7 @@ from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.ras_capture import ask
 from stallwatch.captures.spec import CaptureState, Compared, KeepSpec, Sampling
+from stallwatch.encoding import json_of
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt, ProcessLook
@@ -243,7 +244,7 @@ def main() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (_COMPARING_BYTES, _COMPARING_BYTES))
             bundle, limits = Path(until_the_end.enter_context(scratch_folder())), _IN_MEMORY
         for state in keep(spec, bundle, limits, channel):
-            sys.stdout.buffer.write(pack(msgspec.json.encode(state)))
+            sys.stdout.buffer.write(pack(json_of(state)))
             sys.stdout.buffer.flush()
 
 

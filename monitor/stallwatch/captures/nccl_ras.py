@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.formats.addresses import is_loopback
 from stallwatch.node import capabilities
 from stallwatch.node.framing import as_child
@@ -185,7 +186,7 @@ def main(seconds: float) -> None:
     data = sys.stdin.buffer.read()
     if data:  # none: there is nobody to ask
         asks = msgspec.json.decode(data, type=tuple[RasAsk, ...])
-        sys.stdout.buffer.write(msgspec.json.encode(answer_all(asks, seconds)))
+        sys.stdout.buffer.write(json_of(answer_all(asks, seconds)))
         sys.stdout.buffer.flush()
 
 

@@ -12,6 +12,7 @@ from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ranks_of_root import refusal
 from stallwatch.captures.ras_targets import ras_ask
 from stallwatch.config_sections import CaptureSection
+from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.reading import Known
@@ -74,7 +75,7 @@ def ask(asks: Sequence[RasAsk]) -> tuple[RasAnswer, ...]:
     """On the daemon's side: have a process ask that can reach nothing else while it listens, and return the answers,
     reports first. Raise NotCaptured, or OSError when it cannot be started."""
     command = module_of_ours("stallwatch.captures.nccl_ras", str(_SECONDS))
-    ended = run_once(command, _SECONDS + _EXIT_SECONDS, msgspec.json.encode(asks), leads_group=False)
+    ended = run_once(command, _SECONDS + _EXIT_SECONDS, json_of(asks), leads_group=False)
     if ended is None:
         raise NotCaptured(f"NCCL's RAS service did not answer within {_SECONDS:.0f} s")
     try:

@@ -17,6 +17,7 @@ import msgspec
 
 from stallwatch.captures.as_user import become
 from stallwatch.captures.folder import NotCaptured
+from stallwatch.encoding import json_of
 from stallwatch.formats.outside_text import name_of, path_bytes, path_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.snapshot import RankSample
@@ -190,7 +191,7 @@ def _parse(data: bytes) -> dict[str, str]:
 
 def _ask(request: _Request) -> tuple[_Answer, bytes]:
     seconds = request.seconds + _READ_SECONDS
-    command, asked = module_of_ours("stallwatch.captures.torch_dumps"), msgspec.json.encode(request)
+    command, asked = module_of_ours("stallwatch.captures.torch_dumps"), json_of(request)
     ended = RunOnce(command, asked, leads_group=False, limit_bytes=2 * _DUMP_LIMIT_BYTES).finish(seconds)
     if ended is None:
         raise NotCaptured(f"it could not be read within {seconds:.0f} s")
@@ -260,7 +261,7 @@ def _not_to_be_used(request: _Request, status: os.stat_result) -> str:
 def main() -> None:
     """Find the dump that standard input describes, and write it out."""
     answer, data = find(msgspec.json.decode(sys.stdin.buffer.read(), type=_Request))
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n" + data)
+    sys.stdout.buffer.write(json_of(answer) + b"\n" + data)
     sys.stdout.buffer.flush()
 
 

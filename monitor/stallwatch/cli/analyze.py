@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from stallwatch.encoding import json_of, msgpack_of
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
 from stallwatch.model.causes import State
 from stallwatch.model.verdict import Report
@@ -54,7 +55,7 @@ def _with_summary(paths: Sequence[Path], detail: str) -> tuple[Report, bytes]:
         except Exception as error:  # noqa: BLE001 - what is for other nodes must not cost this one its verdict
             click.echo(f"no summary for other nodes: {type(error).__name__}: {error}", err=True)
             return report, b""
-        return report, msgspec.msgpack.encode(said)
+        return report, msgpack_of(said)
     finally:
         gc.enable()
 
@@ -99,7 +100,7 @@ def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.E
 def _analyze(paths: Sequence[Path], as_json: bool, summary: str | None) -> int:
     if as_json:
         report, for_others = _with_summary(paths, summary or "")
-        click.echo(msgspec.json.encode(report))
+        click.echo(json_of(report))
         if summary:
             sys.stdout.buffer.write(for_others)
     else:

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from stallwatch import config
+from stallwatch.encoding import json_of
 from stallwatch.errors import UsageError
 from stallwatch.outputs.client import Client
 from stallwatch.outputs.documents import IncidentDocument
@@ -72,7 +73,7 @@ def _ids(incidents: Sequence[IncidentDocument]) -> str:
 
 def echo_json(value: object) -> None:
     """Indented for the person who looks at it; one document, whatever reads it."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(msgspec.json.format(json_of(value), indent=2).decode())
 
 
 def control_socket(config_file: str | None) -> Path:

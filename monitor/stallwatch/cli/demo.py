@@ -8,7 +8,6 @@ import time
 from types import FrameType
 
 import click
-import msgspec
 from rich.console import Console
 
 from stallwatch.cli.numbers import WholeNumber
@@ -17,6 +16,7 @@ from stallwatch.demo.job import need_gpu, need_torch
 from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.play import play, unplayed
 from stallwatch.demo.story import outcome_lines
+from stallwatch.encoding import json_of
 from stallwatch.errors import StallwatchError, UsageError
 
 EXIT_DISAGREES = 1
@@ -56,7 +56,7 @@ def command(
     def linger(outcome: DemoOutcome) -> None:
         status.stop()
         if as_json:
-            sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
+            sys.stdout.write(json_of(outcome).decode() + "\n")
             sys.stdout.flush()
         else:
             _show(console, outcome, keep)
@@ -77,9 +77,7 @@ def command(
 
 def _list_faults(as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(
-            msgspec.json.encode([{"name": f.name, "sentence": f.sentence} for f in FAULTS]).decode() + "\n"
-        )
+        sys.stdout.write(json_of([{"name": f.name, "sentence": f.sentence} for f in FAULTS]).decode() + "\n")
         return
     width = max(len(fault.name) for fault in FAULTS)
     for fault in FAULTS:

@@ -6,6 +6,7 @@ import msgspec
 from stallwatch.cli.terminal import safe
 from stallwatch.doctor.check_result import Examination, FindingRecord, count, json_schema
 from stallwatch.doctor.checks import checks_table
+from stallwatch.encoding import json_of
 from stallwatch.model.verdict import Report
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -13,12 +14,12 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 def print_json(examination: Examination) -> None:
     """Print an examination as JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(examination), indent=2).decode())
+    click.echo(msgspec.json.format(json_of(examination), indent=2).decode())
 
 
 def print_schema() -> None:
     """Print the schema of that JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
+    click.echo(msgspec.json.format(json_of(json_schema()), indent=2).decode())
 
 
 def print_table() -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import click
-import msgspec
+
+from stallwatch.encoding import json_of
 
 
 @click.command()
@@ -24,7 +25,7 @@ def command(bundle: Path, config_file: Path | None, as_json: bool) -> int:
     from stallwatch.replay.document import replay_bundle
 
     if as_json:
-        click.echo(msgspec.json.encode(replay_bundle(bundle, config_file)))
+        click.echo(json_of(replay_bundle(bundle, config_file)))
         return 0
     from rich.console import Console, Group
 

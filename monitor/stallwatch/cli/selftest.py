@@ -13,6 +13,7 @@ import msgspec
 
 from stallwatch.cli.numbers import Number, WholeNumber
 from stallwatch.config import current_environment
+from stallwatch.encoding import json_of
 from stallwatch.errors import EXIT_CRASH, EXIT_OK, EXIT_VERDICT
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def command(
     from stallwatch.selftest.words import lines
 
     if schema:
-        click.echo(msgspec.json.encode(msgspec.json.schema(SelfTestReport)))
+        click.echo(json_of(msgspec.json.schema(SelfTestReport)))
         return EXIT_OK
     signal.signal(signal.SIGTERM, _interrupted)
     began = time.monotonic()
@@ -102,7 +103,7 @@ def command(
         tell("the start failed: looking at the node")
         report = msgspec.structs.replace(report, node_findings=_node_findings(report, ranks))
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        click.echo(json_of(report))
     else:
         click.echo("\n".join(lines(report)))
     if report.ok is None:

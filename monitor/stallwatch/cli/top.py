@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 
 import click
-import msgspec
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -14,6 +13,7 @@ from stallwatch.cli.daemon_access import asks_daemon
 from stallwatch.cli.numbers import Number, WholeNumber
 from stallwatch.cli.status import status_document, status_view
 from stallwatch.cli.terminal import console
+from stallwatch.encoding import json_of
 from stallwatch.errors import UsageError
 from stallwatch.outputs.client import Client, DaemonUnreachable
 
@@ -41,7 +41,7 @@ def command(client: Client, as_json: bool, interval: float, count: int | None) -
 def _stream(client: Client, interval: float, count: int | None) -> None:
     for _ in _paced(interval, count):
         document = status_document(client.ranks(), client.incidents())
-        click.echo(msgspec.json.encode(document).decode())
+        click.echo(json_of(document).decode())
 
 
 def _draw(client: Client, interval: float, count: int | None) -> None:

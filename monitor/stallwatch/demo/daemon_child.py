@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from stallwatch.demo.job import end_processes
+from stallwatch.encoding import json_of
 from stallwatch.errors import DeadlineExceeded, StallwatchError
 from stallwatch.outputs.client import Client, DaemonUnreachable
 from stallwatch.outputs.sockets import SOCKET_NAME
@@ -117,6 +117,6 @@ def tail(path: Path, lines: int = 15) -> str:
 def _toml(sections: Mapping[str, Mapping[str, str]]) -> str:
     # A JSON string is a TOML basic string.
     return "".join(
-        f"[{section}]\n" + "".join(f"{key} = {msgspec.json.encode(value).decode()}\n" for key, value in body.items())
+        f"[{section}]\n" + "".join(f"{key} = {json_of(value).decode()}\n" for key, value in body.items())
         for section, body in sections.items()
     )

@@ -13,6 +13,7 @@ from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.demo.job import PROGRAMS, Launch, TorchrunJob, job_environment
 from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.watch import JOB_NAME, Tell, Watch
+from stallwatch.encoding import json_of
 from stallwatch.errors import StallwatchError
 
 
@@ -74,7 +75,7 @@ def _keep(folder: Path, outcome: DemoOutcome, target: Path) -> None:
     for log in ("job.log", "daemon.log"):
         with contextlib.suppress(OSError):
             shutil.copy(folder / log, target)
-    (target / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
+    (target / "outcome.json").write_bytes(msgspec.json.format(json_of(outcome)))
     with contextlib.suppress(shutil.Error, OSError):  # a file may be written at this moment
         shutil.copytree(folder / "state", target / "state", dirs_exist_ok=True)
 

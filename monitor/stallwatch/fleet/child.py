@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.orders import OrdersWish, exchange_orders
@@ -70,7 +71,7 @@ def main() -> None:
     """Answer requests until standard input ends."""
     drop_unless_root()
     talker = Talker()
-    answer_requests(lambda request: msgspec.msgpack.encode(talker.answer(_REQUEST.decode(request))))
+    answer_requests(lambda request: msgpack_of(talker.answer(_REQUEST.decode(request))))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import get_args
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
@@ -89,7 +90,7 @@ def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[
         return Seen(key.ordinal)
     sealed_told = b""
     if wish.told is not None:
-        sealed_told = seal(msgspec.msgpack.encode(wish.told), secret, "told", key, _FLEET)
+        sealed_told = seal(msgpack_of(wish.told), secret, "told", key, _FLEET)
     try:
         summary = wish.summary and seal(_dated(wish.summary, wall_ns()), secret, "summary", key, wish.node)
         report = wish.report and seal(wish.report, secret, "report", key, _FLEET)
@@ -125,7 +126,7 @@ def _dated(word: bytes, wall_ns: int) -> bytes:
     """A node_word.NodeWord that says when it was put: with the place's own time of that, clocks that are apart are told
     from dumps that are old (clocks). What that is made of stays out of the child that talks."""
     try:
-        return msgspec.msgpack.encode({**_WORD.decode(word), "put_wall_ns": wall_ns})
+        return msgpack_of({**_WORD.decode(word), "put_wall_ns": wall_ns})
     except NOT_JSON:
         return word
 

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.fleet.clocks import aligned
 from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
@@ -60,7 +61,7 @@ def main() -> int:
     if verdict is None:
         sys.stderr.write("nothing that could be believed has been put yet\n")
         return 1
-    sys.stdout.buffer.write(msgspec.json.encode(verdict))
+    sys.stdout.buffer.write(json_of(verdict))
     return 0
 
 

@@ -2,8 +2,7 @@
 
 from typing import Final, Protocol
 
-import msgspec
-
+from stallwatch.encoding import json_of
 from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.run_once import Ended, RunOnce
@@ -27,7 +26,7 @@ def start_judge(question: JudgeQuestion) -> JudgeHandle:
     started."""
     return RunOnce(
         module_of_ours("stallwatch.fleet.judge_child"),
-        msgspec.json.encode(question),
+        json_of(question),
         memory_bytes=_JUDGE_BYTES,
         limit_bytes=_MOST_CAPTURED_BYTES,
     )

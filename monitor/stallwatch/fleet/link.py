@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import JudgeQuestion
@@ -208,7 +209,7 @@ class Link:
         try:
             if self._worker.pid is None:
                 self._worker.start()
-            sent = self._worker.ask(msgspec.msgpack.encode(request))
+            sent = self._worker.ask(msgpack_of(request))
         except OSError as error:
             self._lost(f"the process that asks it cannot be started: {error.strerror}", whose, now_ns)
             return

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
 from stallwatch.fleet.verdict import JobVerdict, PublishedVerdict
@@ -251,7 +252,7 @@ class Member:
         """Take in the verdict over what there was to be merged."""
         self._verdict, self._merged_ns = verdict, now_ns
         self._unjudged, self._yields_until_ns, self._unable = 0, None, ""
-        self._published = msgspec.json.encode(PublishedVerdict(verdict.report, verdict.nodes))
+        self._published = json_of(PublishedVerdict(verdict.report, verdict.nodes))
 
     def position(self, now_ns: int, local: Local) -> Position:
         """Return where this node stands."""

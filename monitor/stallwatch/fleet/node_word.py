@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis.node_summary import NodeSummary
+from stallwatch.encoding import msgpack_of
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import SealBroken, unseal
 from stallwatch.formats.tolerant import NOT_JSON
@@ -39,7 +40,7 @@ class Believed(NamedTuple):
 
 
 _WORD = msgspec.msgpack.Decoder(NodeWord)
-encode_word = msgspec.msgpack.Encoder().encode
+encode_word = msgpack_of
 
 
 def believed(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> Believed:

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.place import MOST_ORDER_BYTES, MOST_ORDERS, Key, MeetingPlace, Standing
 from stallwatch.fleet.seal import SealBroken, seal, unseal
@@ -81,7 +82,7 @@ def exchange_orders(place: MeetingPlace, secret: bytes, wish: OrdersWish) -> Ord
     """Give what is to be given, then return what stands. Raise StallwatchError."""
     for posting in wish.give:
         order = posting.order
-        sealed = seal(msgspec.msgpack.encode(order), secret, "order", _KEY, order.name)
+        sealed = seal(msgpack_of(order), secret, "order", _KEY, order.name)
         if len(sealed) > MOST_ORDER_BYTES:
             raise StallwatchError(f"{order.kind} of {order.about[:80]} takes {len(sealed)} bytes", "Say less of it.")
         place.post(order.name, sealed, posting.seconds, anew=posting.anew)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
 from stallwatch.fleet.seal import SealBroken, seal, unseal
@@ -140,7 +141,7 @@ class PaceSeat:
         self._judge_from_ns = now_ns + max(int(_JUDGE_SECONDS * SECOND_NS) - took_ns, _REST * took_ns, SECOND_NS)
         if verdict is not None:
             if verdict.ranks or self._verdict.ranks:
-                self._unnoted = msgspec.json.encode(verdict)
+                self._unnoted = json_of(verdict)
             self._verdict = verdict
 
     def found(self, now_ns: int) -> PaceVerdict | None:

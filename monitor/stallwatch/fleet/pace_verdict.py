@@ -24,6 +24,7 @@ from stallwatch.detectors.waiting import (
     who_waits_least,
 )
 from stallwatch.detectors.wandering import is_usual
+from stallwatch.encoding import msgpack_of
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.seal import SealBroken, unseal
 from stallwatch.model.finding import Stage
@@ -57,7 +58,7 @@ class PaceVerdict(msgspec.Struct, frozen=True):
 
 
 _PACE = msgspec.msgpack.Decoder(NodePace)
-encode_pace = msgspec.msgpack.Encoder().encode
+encode_pace = msgpack_of
 
 
 def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict[str, NodePace]:

@@ -4,6 +4,7 @@ import time
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.errors import UsageError
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
@@ -19,7 +20,7 @@ def try_place(settings: Settings, seconds: float = 15.0) -> None:
     seen: Seen | None = None
     try:
         worker.start()
-        worker.ask(msgspec.msgpack.encode(PlaceRequest(settings, "check")), deadline)
+        worker.ask(msgpack_of(PlaceRequest(settings, "check")), deadline)
         while seen is None and not worker.has_ended and worker.wait(deadline):
             for message in worker.messages():
                 seen = msgspec.msgpack.decode(message, type=Seen)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-import msgspec
-
+from stallwatch.encoding import json_of
 from stallwatch.formats.log_prefix import json_line, read_line
 from stallwatch.formats.log_time import moment
 
@@ -26,7 +25,7 @@ def lines_of(said: Any) -> list[str] | None:
         return None
     if any("values" in entry or "entries" in entry for entry in entries):
         entries = _of_streams(entries)
-    lines = [msgspec.json.encode(entry).decode() for entry in entries if json_line(entry) is not None]
+    lines = [json_of(entry).decode() for entry in entries if json_line(entry) is not None]
     return oldest_first(lines) if lines and 2 * len(lines) >= len(entries) else None
 
 

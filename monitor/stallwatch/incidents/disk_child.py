@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.bundle.writer import append_to
+from stallwatch.encoding import msgpack_of
 from stallwatch.incidents.store import IncidentStore, Left
 from stallwatch.model.incident import Incident
 from stallwatch.node.atomic_file import write_atomically
@@ -113,13 +114,13 @@ def answer_to(body: bytes) -> DiskAnswer:
         return DiskAnswer(failed=Failed(error.errno or 5, os.fsdecode(error.filename or "")))
     except Exception as error:  # noqa: BLE001 - this child's guard: what a call raises is its answer
         return DiskAnswer(problem=f"{type(error).__name__}: {error}")
-    return DiskAnswer(msgspec.Raw(msgspec.msgpack.encode(value)))
+    return DiskAnswer(msgspec.Raw(msgpack_of(value)))
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
     drop_unless_root()
-    answer_requests(lambda request: msgspec.msgpack.encode(answer_to(request)), limit_bytes=LIMIT_BYTES)
+    answer_requests(lambda request: msgpack_of(answer_to(request)), limit_bytes=LIMIT_BYTES)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.clock import Clock
+from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents import silence
 from stallwatch.incidents.life import IncidentTable
@@ -31,7 +32,7 @@ class KeptSilences:
         if said == self._kept or self._store.problem():
             return
         kept = silence.kept(lives, self._clock.monotonic_ns(), self._clock.wall_ns())
-        self._store.write(self._store.folder / SILENCES, msgspec.json.encode(kept))
+        self._store.write(self._store.folder / SILENCES, json_of(kept))
         self._kept = said
 
     def resumed(self, lives: IncidentTable, data: bytes) -> IncidentTable:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
@@ -99,7 +100,7 @@ class Disk:
         try:
             self._settle()
             self._called = self._monotonic()
-            body = msgspec.msgpack.encode(DiskCall(name, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+            body = msgpack_of(DiskCall(name, msgspec.Raw(msgpack_of(arguments))))
             answer = self._asked(body, deadline)
             if answer is _ENDED and name not in _ONCE:
                 answer = self._asked(body, deadline)  # whatever killed it may have meant another

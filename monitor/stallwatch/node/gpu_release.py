@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.atomic_file import write_atomically
 
@@ -67,7 +68,7 @@ def release(file: Path, seconds: float, until: str, by: str) -> None:
     if seconds <= 0:
         file.unlink(missing_ok=True)
         return
-    said = msgspec.json.encode(Release(_boottime() + min(seconds, LONGEST_SECONDS), until, by))
+    said = json_of(Release(_boottime() + min(seconds, LONGEST_SECONDS), until, by))
     # The folder is the daemon's, and the privileged side, which reads it, is another user.
     write_atomically(file, said, mode=0o644, makes_folder=False)
 

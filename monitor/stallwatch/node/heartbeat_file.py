@@ -10,8 +10,7 @@ import time
 from binascii import crc32
 from pathlib import Path
 
-import msgspec
-
+from stallwatch.encoding import json_of
 from stallwatch.errors import Denied
 from stallwatch.formats.outside_text import name_of
 from stallwatch.hook import layout
@@ -146,7 +145,7 @@ def read_open(descriptor: int, path: str, uid: int) -> Heartbeat:
 def request_body(request_id: int, rung: str, at_ns: int = 0) -> bytes:
     """The daemon's dump request, as the hook reads it. `at_ns` (CLOCK_MONOTONIC): dump at that moment, not sooner. That
     JSON is taken, too, is said: a job may bring a hook that is newer than the node's daemon."""
-    return msgspec.json.encode({"id": request_id, "rung": rung, "json": True, **({"at_ns": at_ns} if at_ns else {})})
+    return json_of({"id": request_id, "rung": rung, "json": True, **({"at_ns": at_ns} if at_ns else {})})
 
 
 def decode(data: bytes, path: str, uid: int) -> Heartbeat:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.model.snapshot import RankSample
 
 RankId = tuple[int, int]  # pid and start ticks
@@ -66,7 +67,7 @@ def _fitting(known: Mapping[RankId, _Known]) -> tuple[dict[RankId, _Known], byte
         owner = one.sample.job.owner
         if counts[owner] >= _MOST_OF_USER:
             continue
-        part = msgspec.Raw(msgspec.msgpack.encode(one))
+        part = msgspec.Raw(msgpack_of(one))
         size = len(bytes(part))
         if sizes[owner] + size > _USER_BYTES or whole + size > _HALF_BYTES - _MARGIN_BYTES:
             continue
@@ -75,7 +76,7 @@ def _fitting(known: Mapping[RankId, _Known]) -> tuple[dict[RankId, _Known], byte
         counts[owner] += 1
         sizes[owner] += size
         whole += size
-    return kept, msgspec.msgpack.encode(parts)
+    return kept, msgpack_of(parts)
 
 
 def read_known(descriptor: int) -> dict[RankId, RankSample]:

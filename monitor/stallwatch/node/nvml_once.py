@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import GpuState
 from stallwatch.model.reading import Known, Unavailable
@@ -59,7 +60,7 @@ def main() -> None:
     except ImportError as error:
         sys.stdout.write(f"{_NO_BINDING}\n{error}; pip install nvidia-ml-py")
         return
-    sys.stdout.write(msgspec.json.encode(read_state(nvml)).decode())
+    sys.stdout.write(json_of(read_state(nvml)).decode())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from stallwatch.config import Config
+from stallwatch.encoding import json_of
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.run_once import RunOnce
@@ -71,7 +70,7 @@ class Archive:
     def _in_child(self, order: ArchiveOrder, seconds: float) -> str:
         try:
             command = module_of_ours("stallwatch.outputs.archive_child")
-            self._child = RunOnce(command, msgspec.json.encode(order), limit_bytes=8 << 30)
+            self._child = RunOnce(command, json_of(order), limit_bytes=8 << 30)
         except OSError as error:
             return f"no process can be started: {error.strerror}"
         ended = self._child.finish(seconds)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import Judgement, Mode
@@ -99,7 +100,7 @@ class Client:
         return self._checked(*self._exchange("GET", path, None, self._seconds))
 
     def _post(self, path: str, body: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
-        answer = self._exchange("POST", path, msgspec.json.encode(body), seconds or self._seconds)
+        answer = self._exchange("POST", path, json_of(body), seconds or self._seconds)
         return msgspec.json.decode(self._checked(*answer), type=dict[str, Any])
 
     def _checked(self, status: int, body: bytes) -> bytes:

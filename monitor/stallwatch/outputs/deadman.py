@@ -8,6 +8,7 @@ import msgspec
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.encoding import json_of
 from stallwatch.model.incident import NodeReport
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
@@ -41,7 +42,7 @@ class Deadman:
             return
         self._due_ns = now_ns + self._every_ns
         sign = {"node": report.snapshot.node, "tick": report.snapshot.tick, "ranks": len(report.ranks)}
-        self._signs.hand(msgspec.json.encode(sign))
+        self._signs.hand(json_of(sign))
 
     def problem(self) -> str | None:
         """Why the last sign of life was not sent; None when it was."""

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 from stallwatch.outputs.poster import KEEP_SECONDS, PostAnswer, PostRequest
@@ -124,7 +125,7 @@ class _Sender:
     def post(self, request: PostRequest) -> DeliveryResult:
         deadline = time.monotonic() + request.seconds
         try:
-            if not self._ask(msgspec.json.encode(request), deadline):
+            if not self._ask(json_of(request), deadline):
                 return Later("the process that sends it does not listen")
             outcome = self._answer(deadline)
         except OSError as error:

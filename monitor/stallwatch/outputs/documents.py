@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch import __version__
 from stallwatch.clock import iso
+from stallwatch.encoding import json_of
 from stallwatch.incidents.sampled import report_of_incident
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.incident import (
@@ -205,9 +206,9 @@ def readiness(report: NodeReport, output_problems: Iterable[tuple[str, str]]) ->
 def encoded(document: object) -> bytes:
     """JSON of a document. A text that no UTF-8 can hold costs its own characters and nothing else."""
     try:
-        return msgspec.json.encode(document)
+        return json_of(document)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_holdable(msgspec.to_builtins(document)))
+        return json_of(_holdable(msgspec.to_builtins(document)))
 
 
 def _holdable(value: Any) -> Any:

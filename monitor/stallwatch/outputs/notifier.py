@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from stallwatch.clock import Clock, iso
+from stallwatch.encoding import json_of
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Incident, NodeReport, OutputTold, Severity
@@ -138,7 +139,7 @@ class Notifier:
             self._changed.notify_all()
 
     def _queue(self, incident: Incident, step: Step, report: NodeReport) -> None:
-        body = msgspec.Raw(msgspec.json.encode(self._words.message(incident, step, report)))
+        body = msgspec.Raw(json_of(self._words.message(incident, step, report)))
         line = self._words.line(incident, step)
         critical = incident.severity == "critical" and step in ("told", "escalated")
         job, queued_ns = incident.job, self._clock.wall_ns()
@@ -151,7 +152,7 @@ class Notifier:
 
     def notify_test(self, seconds: float) -> str:
         """Deliver a test now, past the queue, within so many seconds; return how that went, in words."""
-        outcome = self._poster.post(msgspec.json.encode(self._words.test()), seconds)
+        outcome = self._poster.post(json_of(self._words.test()), seconds)
         if isinstance(outcome, Delivered):
             return f"delivered ({outcome.detail})"
         return f"not delivered: {outcome.reason}"
@@ -298,7 +299,7 @@ class Notifier:
             thread = self._spool.threads.get(messages[0].incident_id, "")
             return self._poster.post(bytes(messages[0].body), self._attempt_seconds, thread)
         digest = self._words.digest([message.line for message in messages])
-        return self._poster.post(msgspec.json.encode(digest), self._attempt_seconds)
+        return self._poster.post(json_of(digest), self._attempt_seconds)
 
     def _settle(self, batch: _Batch, outcome: DeliveryResult) -> None:
         messages, now_ns = batch.messages, self._clock.monotonic_ns()

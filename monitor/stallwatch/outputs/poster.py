@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stallwatch.encoding import json_of
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.framing import answer_requests, as_child
 
@@ -180,9 +181,7 @@ def main() -> None:
     drop_unless_root()
     if sys.argv[1:] and sys.argv[1].startswith("slack"):
         import slack_sdk.webhook  # noqa: F401  while there is nothing to send yet
-    answer_requests(
-        lambda request: msgspec.json.encode(post(msgspec.json.decode(request, type=PostRequest))), KEEP_SECONDS
-    )
+    answer_requests(lambda request: json_of(post(msgspec.json.decode(request, type=PostRequest))), KEEP_SECONDS)
 
 
 if __name__ == "__main__":

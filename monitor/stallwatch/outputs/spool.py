@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.delivery_steps import LAST, Step
 from stallwatch.model.incident import OutputTold
@@ -202,4 +203,4 @@ class FarSpoolFile:
 
     def save(self, spool: Spool) -> None:
         """Write it through to the disk. Raise OSError or DiskHangs."""
-        self._disk.call("write_through", str(self.path), msgspec.json.encode(spool))
+        self._disk.call("write_through", str(self.path), json_of(spool))

@@ -18,6 +18,7 @@ from msgspec import Meta
 from stallwatch import __version__
 from stallwatch.clock import Clock, iso
 from stallwatch.config import Config
+from stallwatch.encoding import json_of
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.outputs.delivery import ChildPoster
@@ -70,7 +71,7 @@ def schema() -> bytes:
     of_message = _unindented(msgspec.json.schema(CloudEvent))
     for name in ("Verdict", "Rejected"):
         of_message["$defs"][name]["properties"]["cause"] = {"type": "string", "description": _ANY_CAUSE}
-    return msgspec.json.format(msgspec.json.encode(of_message), indent=1) + b"\n"
+    return msgspec.json.format(json_of(of_message), indent=1) + b"\n"
 
 
 def _unindented(part: Any) -> Any:

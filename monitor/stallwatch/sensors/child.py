@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import SENSORS
@@ -30,7 +31,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
         while not _wait(sensor, requests):
             # Once per request: a node where much happens is not asked more often for it.
             if not told:
-                write(answers, pack(msgspec.msgpack.encode(SensorAnswer(NEWS, 0.0))))
+                write(answers, pack(msgpack_of(SensorAnswer(NEWS, 0.0))))
             told = True
         data = os.read(requests, 1 << 16)
         if not data:
@@ -51,7 +52,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
             except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
                 reason_text = name_of(f"{type(error).__name__}: {error}")
                 answer = SensorAnswer(request, time.monotonic() - began, error=reason_text)
-            write(answers, pack(msgspec.msgpack.encode(answer)))
+            write(answers, pack(msgpack_of(answer)))
             if answer.absent:
                 return
         free_lists.give_back()
@@ -60,12 +61,12 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
 def encoded(sensor: Sensor[Any], value: Any) -> bytes:
     """A value that cannot be encoded costs only its own part of the reading, where the sensor can tell the parts."""
     try:
-        return msgspec.msgpack.encode(value)
+        return msgpack_of(value)
     except (ValueError, OverflowError) as error:
         encodable: Callable[[Any, str], Any] | None = getattr(sensor, "encodable", None)
         if encodable is None:
             raise
-        return msgspec.msgpack.encode(encodable(value, f"{type(error).__name__}: {error}"))
+        return msgpack_of(encodable(value, f"{type(error).__name__}: {error}"))
 
 
 def _wait(sensor: Sensor[Any] | None, requests: int) -> bool:

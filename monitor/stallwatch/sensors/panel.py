@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stallwatch.clock import Clock
 from stallwatch.config import Config
+from stallwatch.encoding import msgpack_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.reading import Known, Unavailable
@@ -112,7 +113,7 @@ class SupervisedSensor(Generic[T]):
             return
         self._request += 1
         try:
-            self._worker.ask(msgspec.msgpack.encode(self._request))
+            self._worker.ask(msgpack_of(self._request))
         except BrokenPipeError:
             self._ended()
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, PartStatus, ProcessEnd, ProcessSample, RankSample, RanksLook
@@ -291,7 +292,7 @@ def _one_ranks_fault(whose: str, refusals: list[str]) -> Iterator[None]:
 
 def _can_be_encoded(sample: RankSample) -> bool:
     try:
-        msgspec.msgpack.encode(sample)
+        msgpack_of(sample)
     except (ValueError, OverflowError, RecursionError):
         return False
     return True

@@ -9,6 +9,7 @@ import msgspec
 from stallwatch.doctor.check import Undetermined
 from stallwatch.doctor.live.lost import Promise, run_child
 from stallwatch.doctor.surroundings import Space
+from stallwatch.encoding import json_of
 from stallwatch.model.reading import Known, Unavailable
 
 _SPACE = msgspec.json.Decoder(Space)
@@ -57,7 +58,7 @@ def main(path: str) -> int:
         sys.stderr.write(f"{path}: {error.strerror}")
         return 1
     space = Space(room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize, writable)
-    sys.stdout.write(msgspec.json.encode(space).decode())
+    sys.stdout.write(json_of(space).decode())
     return 0
 
 
