@@ -1,0 +1,66 @@
+"""A shared directory as meeting place: what others may have put there, and who may not use it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stallwatch.fleet.directory_place import DirectoryPlace
+from stallwatch.fleet.place import Key, PlaceProblem
+
+JOB = "train-0a1b2c3d"
+
+
+def test_a_directory_of_another_mode_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(PlaceProblem, match="mode 0700") as refused:
+        DirectoryPlace(tmp_path).check()
+    assert f"-m 0700 {tmp_path}" in refused.value.help
+
+
+def test_a_directory_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PlaceProblem, match="absent"):
+        DirectoryPlace(tmp_path / "absent").check()
+
+
+def test_in_a_directory_a_node_of_any_name_has_a_file_of_its_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "../../evil"))
+    place.put(key, "../../evil", b"1")
+    place.put(key, "..", b"2")
+    assert sorted(place.summaries(key).values()) == [b"1", b"2"]
+    assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")} == {JOB}
+
+
+def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "node0"))
+    os.symlink("/etc/hostname", tmp_path / JOB / "1" / "told")
+    with pytest.raises(PlaceProblem):
+        place.look(key, "node0", whole=False)
+
+
+def test_what_is_gone_or_no_file_among_the_summaries_costs_no_other_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "node0"))
+    place.put(key, "node0", b"1")
+    folder = tmp_path / JOB / "1" / "summaries"
+    os.symlink("/etc/hostname", folder / "link")
+    os.mkfifo(folder / "fifo")
+    (folder / "folder").mkdir()
+    monkeypatch.setattr(os, "listdir", lambda path, real=os.listdir: [*real(path), "left-since"])
+    assert place.summaries(key) == {"node0": b"1"}
+
+
+def test_an_incident_that_all_have_deserted_is_not_joined(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    place.join(JOB, "node0")
+    for path in (*(tmp_path / JOB / "1").rglob("*"), tmp_path / JOB / "1"):
+        os.utime(path, (1, 1))
+    assert place.join(JOB, "node1") == 2
