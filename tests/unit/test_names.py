@@ -42,6 +42,30 @@ def _shared(named: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
+def _importers() -> dict[str, set[str]]:
+    """Return, by module, the files that import it."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in _PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for where, names in re.findall(r"^ *from stallwatch\.?([\w.]*) import (\([^)]*\)|[^\n]*)", text, re.MULTILINE):
+            for module in (where, *(f"{where}.{name}" for name in re.findall(r"\w+", names))):
+                found[module.replace(".", "/")].add(str(path))
+    return found
+
+
+def test_a_file_of_a_few_lines_serves_several_or_is_a_program() -> None:
+    """One that needs its one caller to be understood belongs into it."""
+    importers = _importers()
+    small = set()
+    for path in _PACKAGE.rglob("*.py"):
+        name = str(path.relative_to(_PACKAGE).with_suffix(""))
+        text = path.read_text(encoding="utf-8")
+        program = name.startswith("cli/") or "__name__ ==" in text or path.stem.startswith("__")
+        if text.count("\n") < 30 and not program and len(importers[name]) < 2:
+            small.add(name)
+    assert small == set()
+
+
 def _modules() -> dict[str, list[str]]:
     return _shared((path.stem, str(path)) for path in _PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
 

@@ -1,4 +1,6 @@
-"""What an incident may hold: a bundle may be anybody's, and what it announces costs whoever reads it."""
+"""What an incident may hold: a bundle may be anybody's, and what it announces costs whoever reads it.
+
+A file of its own: held by every reader of a bundle's files, and by the loop that writes the timeline."""
 
 from typing import Final
 

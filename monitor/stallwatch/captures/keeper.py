@@ -3,10 +3,12 @@ of a file that holds a KeepSpec as arguments. Tells a CaptureState, framed, when
 daemon's own, for a disk may hang; without capabilities, for where things lie is the daemon's own to say."""
 
 import contextlib
+import os
 import re
 import resource
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -42,7 +44,6 @@ from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.framing import as_child, pack
 from stallwatch.node.no_network import give_up_network
-from stallwatch.node.scratch import scratch_folder
 
 _ATTEMPTS = msgspec.json.Decoder(list[Attempt])
 _PROCESS_LOOK = msgspec.json.Decoder(ProcessLook)
@@ -53,6 +54,8 @@ _RAS_SECONDS = 3.0
 _RAS_LAST_SECONDS = 6.0
 _IN_MEMORY = ByteLimits(rank=32 << 20, incident=256 << 20, owner=256 << 20, whole=256 << 20)  # of what is only compared
 _COMPARING_BYTES = 2 << 30
+_MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder of its own in it, closed to others
+_MEMORY_ROOM_BYTES = 64 << 20  # a container's whole /dev/shm by default: never the last of a job's
 
 
 class Keeper:
@@ -227,6 +230,20 @@ def keep(spec: KeepSpec, bundle: Path, limits: ByteLimits, channel: socket.socke
             state = msgspec.structs.replace(state, compared=compare(bundle, spec.sampling))
         if state is not None:
             yield state
+
+
+def scratch_folder(memory: str = _MEMORY_FOLDER) -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder for files that live as long as this child: in memory where there is room, since /tmp may be full,
+    hang, or be closed to a service (ProtectSystem=strict). Raise OSError when there is no place at all."""
+    return tempfile.TemporaryDirectory(prefix="stallwatch-", dir=memory if _has_room(memory) else None)
+
+
+def _has_room(folder: str) -> bool:
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize > 2 * _MEMORY_ROOM_BYTES and os.access(folder, os.W_OK | os.X_OK)
 
 
 def main() -> None:

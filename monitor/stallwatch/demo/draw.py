@@ -1,4 +1,6 @@
-"""Which rank draws the short straw: known to the demo and to its programs, told to nobody else."""
+"""Which rank draws the short straw: known to the demo and to its programs, told to nobody else.
+
+A file of its own: its other caller, the catalogue, imports no torch."""
 
 import random
 

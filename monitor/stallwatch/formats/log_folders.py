@@ -1,4 +1,6 @@
-"""What the path of a log tells: torchrun's folders, and the launcher's log of one node beside another's."""
+"""What the path of a log tells: torchrun's folders, and the launcher's log of one node beside another's.
+
+A file of its own: the bundle orders logs by it, the diagnosis their lines."""
 
 import re
 from typing import Final

@@ -1,4 +1,6 @@
-"""Versions whose recorders were read under test. What is newer may record in another way, and caps how sure we are."""
+"""Versions whose recorders were read under test. What is newer may record in another way, and caps how sure we are.
+
+A file of its own: doctor, the sensor of facts and the diagnosis ask it."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,6 @@
-"""Ticks by deadline: a slow tick does not push the later ones, and how late each began is known."""
+"""Ticks by deadline: a slow tick does not push the later ones, and how late each began is known.
+
+A file of its own: its clock is the test's, and it knows nothing of what a tick does."""
 
 from stallwatch.clock import Clock
 

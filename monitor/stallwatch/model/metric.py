@@ -1,4 +1,6 @@
-"""What a metric is called and where its samples come from."""
+"""What a metric is called and where its samples come from.
+
+A file of its own: sensors' rows, GPUs' and the table of all metrics are made of it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple

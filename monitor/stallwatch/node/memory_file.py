@@ -1,6 +1,7 @@
 """Files that exist in memory alone: what the loop hands to a child, or takes from one, touches no disk.
 
 /tmp of a training node fills up, and may lie on storage that hangs: neither may cost a capture or a verdict.
+A file of its own: six ask for it, from four packages.
 """
 
 import os

@@ -6,7 +6,7 @@ function frameLine(node) {
   place.title = node.file + line;
   return element("span", "frame", element("span", "ranks", node.ranks), node.function, " ", place);
 }
-// Ways into the script and wrappers around torch's functions part nobody (stacktree.py leaves out the same).
+// Ways into the script and wrappers around torch's functions part nobody (stack_tree.py leaves out the same).
 const WRAPPER = new RegExp("<frozen (?:runpy|importlib\\._bootstrap\\w*)>|(?:^|/)runpy\\.py|/stallwatch/(?:run\\.py|hook/\\w+\\.py)" +
   "|/torch/(?:distributed/(?:c10d_logger|elastic/multiprocessing/errors/__init__)|utils/_contextlib|_dynamo/(?:eval_frame|external_utils)|amp/autocast_mode)\\.py");
 const WRAPPING_CALL = /^(?:_(?:wrapped_)?call_impl|_call_with_frames_removed)$/;

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch.node.scratch import scratch_folder
+from stallwatch.captures.keeper import scratch_folder
 
 
 def test_a_closed_tmp_is_not_needed_where_memory_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
