@@ -13,6 +13,7 @@ import psutil
 from stallwatch.demo.job import end_processes
 from stallwatch.encoding import json_of
 from stallwatch.errors import DeadlineExceeded, StallwatchError
+from stallwatch.node.children import PopenChild, start_logged
 from stallwatch.outputs.client import Client, DaemonUnreachable
 from stallwatch.outputs.sockets import SOCKET_NAME
 
@@ -56,20 +57,13 @@ class DaemonChild:
         self._environment = {k: v for k, v in environment.items() if not k.startswith("STALLWATCH_")}
         source = str(Path(__file__).parents[2])  # this very stallwatch, wherever the shell stands
         self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH", ""))))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: PopenChild | None = None
 
     def start(self) -> None:
         """Start it with its output in the log, and wait until it has looked at the node once. Raise StallwatchError
         where it ends before, DeadlineExceeded where it takes too long."""
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the demo, which then ends its children in order
-            )
+            self._process = start_logged(self._command, output, self._environment)
         until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
             self.check()

@@ -12,6 +12,7 @@ from typing import Protocol
 import psutil
 
 from stallwatch.errors import UsageError
+from stallwatch.node.children import start_logged
 
 PROGRAMS = Path(__file__).parent / "programs"
 STOP_SECONDS = 5.0
@@ -48,14 +49,7 @@ class TorchrunJob:
         self.log = log
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         with log.open("wb") as output:
-            self._agent = subprocess.Popen(
-                [*torchrun, str(program), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                start_new_session=True,  # as under a scheduler: no terminal belongs to it
-            )
+            self._agent = start_logged([*torchrun, str(program), *arguments], output, environment)
         self._seen: set[psutil.Process] = set()
 
     def exit_code(self) -> int | None:

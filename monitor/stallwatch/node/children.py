@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 
 class Child(Protocol):
@@ -97,6 +97,19 @@ class OwnChild:
             except OSError:
                 self.channel.close()
                 raise
+
+
+def start_logged(command: Sequence[str], log: BinaryIO, environment: Mapping[str, str]) -> PopenChild:
+    """Start a whole program, ranks of a job or a daemon, in a session of its own, as under a scheduler: no terminal
+    belongs to it, and Ctrl-C is for who has started it. What it says is in `log`. Raise OSError."""
+    return PopenChild(
+        command,
+        leads_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+    )
 
 
 def module_of_ours(module: str, *arguments: str) -> tuple[str, ...]:

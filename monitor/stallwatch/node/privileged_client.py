@@ -8,18 +8,17 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from stallwatch.node import capabilities
-from stallwatch.node.children import Start
+from stallwatch.node.children import PopenChild, Start, module_of_ours
 from stallwatch.node.memory_file import memory_file
 from stallwatch.node.privileged_server import MESSAGE_LIMIT_BYTES
 
-COMMAND = (sys.executable, "-P", "-m", "stallwatch.node.privileged_server")
+COMMAND = module_of_ours("stallwatch.node.privileged_server")
 _FIRST_SECONDS = 20.0  # it imports first, on a busy machine
 _SECONDS = 2.0
 # One that hangs longer is given up, and where it is ours killed: the daemon with it starts again.
@@ -73,9 +72,7 @@ class Privileged:
     """For the loop's thread alone; a call waits for a bounded time, and while one is not answered others are refused at
     once."""
 
-    def __init__(
-        self, connection: socket.socket, process: "subprocess.Popen[bytes] | None" = None, path: str = ""
-    ) -> None:
+    def __init__(self, connection: socket.socket, process: PopenChild | None = None, path: str = "") -> None:
         """`process` is the side itself where it is ours; `path` where it is found again when it is not."""
         self._socket = connection
         self._socket.setblocking(False)
@@ -236,7 +233,7 @@ def start_side(settings: Mapping[str, Any], known: int | None = None, command: S
     arguments = ["--inherit", str(theirs.fileno()), *(() if known is None else ("--known", str(known)))]
     with theirs, memory_file(json.dumps(settings).encode()) as file:
         try:
-            process = subprocess.Popen([*command, *arguments], stdin=file, pass_fds=lends, start_new_session=True)
+            process = PopenChild([*command, *arguments], leads_session=True, stdin=file, pass_fds=lends)
         except OSError:
             ours.close()
             raise

@@ -5,34 +5,28 @@ import contextlib
 import os
 import signal
 import struct
-import subprocess
-import sys
 
+from stallwatch.node.children import Child, PopenChild, module_of_ours
 from stallwatch.node.privileged_verbs import MOST_RANKS
 
 _HELD = struct.Struct("<QQ")  # pid and start ticks of a rank that a py-spy pauses; zeros: none
 HELD_BYTES = _HELD.size * MOST_RANKS
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
-    """What runs a module of this very installation."""
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
 class PrivilegedProcess:
     """A child of the privileged side, with its deadline."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[bytes]", held: int, deadline: float | None) -> None:
+    def __init__(self, name: str, process: Child, held: int, deadline: float | None) -> None:
         self.name = name
         self.process = process
         self.held = held  # a descriptor of its table of ranks that are paused; -1: it pauses none
         self.deadline = deadline
         self.told_to_end = False
-        self.releasing: subprocess.Popen[bytes] | None = None
+        self.releasing: Child | None = None
 
     def end(self, force: bool) -> None:
         """Its own process alone: who is paused by what it started is let go on by `release`."""
-        if self.process.returncode is None:  # not reaped: the pid is its own. Popen's own methods would reap it
+        if self.process.returncode is None:  # not reaped: the pid is its own. Its own methods would reap it
             os.kill(self.process.pid, signal.SIGKILL if force else signal.SIGTERM)
 
     def has_ended(self) -> bool:
@@ -42,9 +36,10 @@ class PrivilegedProcess:
             if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return False
             if self.releasing is None and (held := self._left_held()):
-                command = module_command("stallwatch.captures.release", str(self.process.pid), *held)
-                with contextlib.suppress(OSError):
-                    self.releasing = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+                command = module_of_ours("stallwatch.captures.release", str(self.process.pid), *held)
+                # In a session of its own: who ends this side, with what is in its group, stops no rank for good.
+                with contextlib.suppress(OSError), open(os.devnull, "rb") as nothing:
+                    self.releasing = PopenChild(command, leads_session=True, stdin=nothing)
             if self.releasing is not None and self.releasing.poll() is None:
                 return False
             with contextlib.suppress(ProcessLookupError, PermissionError):

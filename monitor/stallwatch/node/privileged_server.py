@@ -22,16 +22,17 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from stallwatch.node.children import OwnChild, module_of_ours
 from stallwatch.node.free_lists import FreeLists
 from stallwatch.node.no_network import give_up_network
-from stallwatch.node.privileged_process import HELD_BYTES, PrivilegedProcess, module_command
+from stallwatch.node.privileged_process import HELD_BYTES, PrivilegedProcess
 from stallwatch.node.privileged_verbs import MOST_RANKS, SENSOR, VERBS, NotAllowed, Verb, number_of
+from stallwatch.node.run_once import RunOnce
 
 MESSAGE_LIMIT_BYTES = 1 << 16
 MOST_CONNECTIONS = 4  # of which three are of a daemon that is going, or of root
@@ -163,8 +164,7 @@ class Connection:
 
 
 class _Renewing(NamedTuple):
-    process: "subprocess.Popen[bytes]"
-    output: int  # a file in memory
+    process: RunOnce
     deadline: float
 
 
@@ -233,7 +233,6 @@ class PrivilegedSide:
 
     def start(self, name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[PrivilegedProcess, socket.socket]:
         """Start what a verb stands for; return it and the daemon's end of its socket. Raise OSError."""
-        ours, theirs = socket.socketpair()
         settings = self._settings[verb.part]
         lends = [self._known]
         held = os.memfd_create("stallwatch-held", os.MFD_CLOEXEC) if verb.part == "captures" else -1
@@ -241,22 +240,16 @@ class PrivilegedSide:
             os.ftruncate(held, HELD_BYTES)
             lends.append(held)
         given = {**settings, **words, "known": self._known, **({"held": held} if held >= 0 else {})}
+        command = module_of_ours(verb.module, *(() if verb.words else (name,)), json.dumps(given))
         try:
-            with ours:
-                process = subprocess.Popen(
-                    module_command(verb.module, *(() if verb.words else (name,)), json.dumps(given)),
-                    stdin=ours.fileno(),
-                    stdout=ours.fileno(),
-                    pass_fds=lends,
-                    start_new_session=True,
-                )
+            started = OwnChild(command, lends=lends)
         except OSError:
-            theirs.close()
             if held >= 0:
                 os.close(held)
             raise
         seconds = settings.get(verb.seconds)
-        return PrivilegedProcess(name, process, held, None if seconds is None else time.monotonic() + seconds), theirs
+        deadline = None if seconds is None else time.monotonic() + seconds
+        return PrivilegedProcess(name, started.child, held, deadline), started.channel
 
     def check_pace(self, ranks: Sequence[tuple[int, int]]) -> None:
         """Raise NotAllowed for who would have ranks looked at without end, or of one user more than he has."""
@@ -305,27 +298,24 @@ class PrivilegedSide:
         command = self._settings.get("renew")
         if not command or self._renewing is not None:
             return
-        output = os.memfd_create("stallwatch-settings", os.MFD_CLOEXEC)
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output)
-            self._renewing = _Renewing(process, output, time.monotonic() + _RENEW_SECONDS)
-        except OSError:
-            os.close(output)
+        with contextlib.suppress(OSError):
+            self._renewing = _Renewing(RunOnce(command, leads_group=False), time.monotonic() + _RENEW_SECONDS)
 
     def _end_renewing(self) -> None:
         renewing = self._renewing
         if renewing is None:
             return
-        if renewing.process.poll() is None:
+        ended = renewing.process.poll()
+        if ended is None:
             if time.monotonic() > renewing.deadline:
-                renewing.process.kill()
+                renewing.process.end()
+                self._renewing = None
             return
         self._renewing = None
-        with open(renewing.output, "rb") as file:
-            file.seek(0)
-            if renewing.process.returncode == 0:
-                with contextlib.suppress(ValueError):
-                    self._settings = json.load(file)
+        sys.stderr.write(ended.errors.decode(errors="replace"))
+        if ended.code == 0:
+            with contextlib.suppress(ValueError):
+                self._settings = json.loads(ended.output)
 
 
 def _user_of(pid: int) -> "int | None":

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.formats.tolerant import NOT_JSON
+from stallwatch.node.children import PopenChild, start_logged
 from stallwatch.selftest.interpreter import link_to_package
 from stallwatch.selftest.result import OwnFailure
 from stallwatch.selftest.told_so_far import ReportLine
@@ -45,21 +46,14 @@ class LaunchedRanks:
         self.plan = plan
         self._folder = folder
         self._offsets = dict.fromkeys(range(plan.ranks), 0)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[PopenChild] = []
         shared = self._environment(environment, rank_directory)
         self.master = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
         for rank in range(plan.ranks):
             own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             try:
                 with self.log(rank).open("wb") as log:
-                    process = subprocess.Popen(
-                        self._command(),
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=own,
-                        start_new_session=True,
-                    )
+                    process = start_logged(self._command(), log, own)
             except OSError as error:
                 self.stop()
                 raise OwnFailure(f"rank {rank} could not be started: {error}", "See --python.") from error
@@ -133,6 +127,7 @@ class LaunchedRanks:
     def stop(self) -> None:
         """End every rank and what it started. One in the kernel's hands is left to it."""
         for process in self.processes:
+            # PopenChild.kill leaves the group of one that has ended alone, and what a rank left running is in it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         until = time.monotonic() + _STOP_SECONDS
