@@ -86,7 +86,8 @@ class Daemon:
         self._cannot_go_on = cannot_go_on
         self._fleet = fleet
         self._wakeup = Wakeup()
-        self._stopping = False
+        self._stopping = self._is_ready = False
+        self._ticks = 0
         self._reloads_asked = self._reloads_done = 0
         self._reloaded = threading.Condition()  # the loop's alone to notify: a signal handler may hold no lock
         self._guard = StageGuard()
@@ -115,49 +116,51 @@ class Daemon:
             self.close()
 
     def _watch(self) -> None:
-        schedule, tick, is_ready = Schedule(self._clock, self._config.daemon.tick_seconds), 0, False
-        while not self._stopping:
-            ended = False
-            with self._guard.stage("daemon", "tick"):
-                self.tick(tick, schedule.begin())
-                ended = True
-            tick += 1
-            if ended:  # whoever watches us starts us again when no tick comes to its end
-                with self._guard.stage("daemon", "notify"):
-                    self._service.say("WATCHDOG=1" if is_ready else "READY=1")
-                is_ready = True
-            with self._guard.stage("daemon", "cannot_go_on"):
-                if self._cannot_go_on():
-                    return
-            earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
-            with self._guard.stage("incidents", "due"):
-                for moment_ns in self._due_ns():
-                    schedule.hasten(max(moment_ns, earliest_ns))
-            while not self._stopping and schedule.remaining_seconds() > 0:
-                rested = False
-                with self._guard.stage("daemon", "rest"):
-                    self._rest(schedule)
-                    rested = True
-                if not rested:
-                    time.sleep(_POLL_SECONDS)  # what should have waited could not
-                with self._guard.stage("daemon", "between_ticks"):
-                    self.between_ticks()
-                with self._guard.stage("sensors", "news"):
-                    if self._panel.news():
-                        schedule.hasten(earliest_ns)
+        schedule, going = Schedule(self._clock, self._config.daemon.tick_seconds), True
+        while going and not self._stopping:
+            try:
+                going = self._turn(schedule)
+            except MemoryError:  # of the guards themselves, or of what little stands between them
+                self._guard.reserve.give()
+                time.sleep(_POLL_SECONDS)
 
-    def _due_ns(self) -> list[int]:
-        """Moments at which there is something to do before the next tick would come."""
-        moments = (self._detected.due_ns, *map(early_judgement_ns, self._lives.active))
-        return [moment_ns for moment_ns in moments if moment_ns is not None]
+    def _turn(self, schedule: Schedule) -> bool:
+        """A tick and what comes until the next; return whether to go on."""
+        tick, self._ticks, ended = self._ticks, self._ticks + 1, False
+        with self._guard.stage("daemon", "tick"):
+            self.tick(tick, schedule.begin())
+            ended = True
+        if ended:  # whoever watches us starts us again when no tick comes to its end
+            with self._guard.stage("daemon", "notify"):
+                self._service.say("WATCHDOG=1" if self._is_ready else "READY=1")
+            self._is_ready = True
+        with self._guard.stage("daemon", "cannot_go_on"):
+            if self._cannot_go_on():
+                return False
+        earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
+        with self._guard.stage("incidents", "due"):
+            for moment_ns in (self._detected.due_ns, *map(early_judgement_ns, self._lives.active)):
+                if moment_ns is not None:  # there is something to do before the next tick would come
+                    schedule.hasten(max(moment_ns, earliest_ns))
+        while not self._stopping and schedule.remaining_seconds() > 0:
+            rested = False
+            with self._guard.stage("daemon", "rest"):
+                self._rest(schedule)
+                rested = True
+            if not rested:
+                time.sleep(_POLL_SECONDS)  # what should have waited could not
+            with self._guard.stage("daemon", "between_ticks"):
+                self.between_ticks()
+            with self._guard.stage("sensors", "news"):
+                if self._panel.news():
+                    schedule.hasten(earliest_ns)
+        return True
 
     def _rest(self, schedule: Schedule) -> None:
-        remaining = schedule.remaining_seconds()
-        seconds = min(remaining, _POLL_SECONDS) if self._is_awaited() else remaining
+        seconds = schedule.remaining_seconds()
+        if self._actions.busy or (self._fleet is not None and self._fleet.busy):
+            seconds = min(seconds, _POLL_SECONDS)
         self._wakeup.wait(seconds, self._panel.news_descriptors())
-
-    def _is_awaited(self) -> bool:
-        return self._actions.busy or (self._fleet is not None and self._fleet.busy)
 
     def tick(self, tick: int, late_seconds: float) -> None:
         """Look, detect, act, publish."""
@@ -179,6 +182,7 @@ class Daemon:
         with self._guard.stage("incidents", "catch_up"):
             self._actions.catch_up()
         self._free_lists.give_back()
+        self._guard.reserve.keep()
         if not self._took_over and tick % _TAKE_OVER_TICKS == _TAKE_OVER_TICKS - 1:
             self._take_over()
         if tick >= self._room_tick:

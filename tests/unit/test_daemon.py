@@ -12,6 +12,7 @@ from stallwatch.config import Config
 from stallwatch.config_sections import TellSection
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.errors import UsageError
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.usage import OwnUsage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.incident import Incident
@@ -332,3 +333,24 @@ def test_the_loop_outlives_whatever_fails_in_it(
     assert len(looks) == 3
     assert all(output.closed for output in bench.outputs)
     assert where in {error.name for error in bench.daemon._guard.errors()}
+
+
+def test_the_loop_outlives_its_own_guards_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, stage, asked = Bench(tmp_path, job_run(four(), 3)), StageGuard.stage, 0
+    monkeypatch.setattr("stallwatch.daemon._POLL_SECONDS", 0.001)
+    monkeypatch.setattr(Wakeup, "wait", lambda self, seconds, descriptors: bench.clock.advance(seconds))
+
+    def fail_at_times(self: StageGuard, where: str, name: str) -> object:
+        nonlocal asked
+        asked += where == "daemon"
+        if asked == 100:
+            bench.daemon.stop()
+        elif where == "daemon" and asked < 100 and asked % 7 == 0:
+            raise MemoryError
+        return stage(self, where, name)
+
+    monkeypatch.setattr(StageGuard, "stage", fail_at_times)
+    bench.daemon.run(bench.outputs)
+    assert asked >= 100
+    assert len(bench.outputs[0].reports) > 5
+    assert all(output.closed for output in bench.outputs)

@@ -4,6 +4,7 @@ import logging
 from types import TracebackType
 
 from stallwatch.errors import StallwatchError
+from stallwatch.loop.reserve import Reserve
 from stallwatch.model.incident import StageErrors
 
 log = logging.getLogger(__name__)
@@ -12,7 +13,9 @@ log = logging.getLogger(__name__)
 class StageGuard:
     """Keeps an error of one part from the rest of the loop, and counts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserve: Reserve | None = None) -> None:
+        """`reserve`: given away by the first MemoryError, so that it can be counted and said."""
+        self.reserve = reserve or Reserve()
         self._counts: dict[tuple[str, str], int] = {}
 
     def stage(self, stage: str, name: str) -> "_Stage":
@@ -48,5 +51,7 @@ class _Stage:
     ) -> bool:
         if not isinstance(error, Exception):  # nothing was raised, or somebody asks us to end
             return False
+        if isinstance(error, MemoryError):
+            self._guard.reserve.give()
         self._guard.count(self._stage, self._name, f"{type(error).__name__}: {error}", error)
         return True

@@ -1,9 +1,11 @@
 """A thread that handles the newest of what it is handed: what an older one said is out of date by then."""
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+logger = logging.getLogger("stallwatch.outputs")
 T = TypeVar("T")
 
 
@@ -44,4 +46,7 @@ class LatestOnlyWorker(Generic[T]):
             if self.closing:
                 return
             for value in handed:
-                self._handle(value)
+                try:
+                    self._handle(value)
+                except Exception:  # the guard of this thread: the next value is handled
+                    logger.exception("%s: what it was handed is lost", self._worker.name)

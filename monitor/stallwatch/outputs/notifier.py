@@ -6,6 +6,7 @@ its own: a service that takes its time with one keeps no critical message of ano
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -31,6 +32,7 @@ _ATTEMPT_SECONDS = 15.0
 # Nobody acts on yesterday's stall. By wall time, which lives over a restart; a day is so long that steps do not matter.
 _OLDEST_SECONDS = 24 * 3600.0
 _SAVE_AGAIN_SECONDS = 5.0  # after a disk has not taken what was told
+_AFTER_ERROR_SECONDS = 1.0  # until the worker goes on after an error of ours, or without memory
 _REST_SECONDS = 60.0  # after the last word: until then what writes them down is kept
 
 
@@ -203,11 +205,25 @@ class Notifier:
             self._worker.join(seconds / 2)
 
     def _work(self) -> None:
-        while True:
-            batch = self._next()
+        going = True
+        while going:
+            try:
+                going = self._turn()
+            except Exception:  # the guard of this thread: without it nobody is told any more
+                logger.exception("%s: tried again", self.name)
+                time.sleep(_AFTER_ERROR_SECONDS)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way)
+        self._save()
+        self._file.rest()
+
+    def _turn(self) -> bool:
+        """Do what is due next; return whether to go on."""
+        batch = self._next()
+        try:
             self._save()  # before the attempt: what was queued survives whatever happens next
             if self._closing:
-                break  # what waits goes out after the next start
+                return False  # what waits goes out after the next start
             if batch is not None:
                 self._begin(batch)
             elif self._is_to_prepare:
@@ -215,10 +231,12 @@ class Notifier:
             elif self._is_to_rest():
                 self._rests_ns = None
                 self._file.rest()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._under_way)
-        self._save()
-        self._file.rest()
+        except Exception as error:
+            if batch is not None:
+                with self._changed:
+                    self._settle(batch, Later(f"{type(error).__name__}: {error}"))
+            raise
+        return True
 
     def _next(self) -> _Batch | None:
         """Wait until something is due, or until there is something to write down; return what goes out together."""
@@ -231,11 +249,13 @@ class Notifier:
             waiting = self._choose()
             if not waiting:
                 return None
-            self._cap.begin(waiting)
             places = [place for place, one in enumerate(self._spool.queue) if any(one is other for other in waiting)]
-            self._spool = self._spool.begun(waiting, begun=True)
             doubted = any(message.begun for message in waiting)
-            return _Batch(tuple(self._spool.queue[place] for place in places), doubted)
+            begun = self._spool.begun(waiting, begun=True)
+            batch = _Batch(tuple(begun.queue[place] for place in places), doubted)
+            self._cap.begin(waiting)  # from here on somebody settles it
+            self._spool = begun
+            return batch
 
     def _has_work(self) -> bool:
         return self._is_to_save() or self._is_to_prepare or self._is_to_rest()
@@ -273,7 +293,12 @@ class Notifier:
         thread = threading.Thread(target=self._deliver, args=(batch,), name=f"{self.name} delivery", daemon=True)
         with self._changed:
             self._under_way.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            with self._changed:
+                self._under_way.remove(thread)
+            raise
 
     def _deliver(self, batch: _Batch) -> None:
         outcome: DeliveryResult = Later("the daemon is ending")
@@ -283,9 +308,11 @@ class Notifier:
         except Exception as error:  # noqa: BLE001  the guard of this thread: the message is still to be delivered
             outcome = Later(f"{type(error).__name__}: {error}")
         with self._changed:
-            self._settle(batch, outcome)
-            self._under_way.remove(threading.current_thread())
-            self._changed.notify_all()
+            try:
+                self._settle(batch, outcome)
+            finally:
+                self._under_way.remove(threading.current_thread())
+                self._changed.notify_all()
 
     def _drop_old(self) -> None:
         oldest_ns = self._clock.wall_ns() - _OLDEST_SECONDS * 1e9
@@ -330,13 +357,12 @@ class Notifier:
         current = self._spool
         if not self._is_to_save():
             return
-        self._tried, self._save_again_ns = current, None
+        self._tried, self._save_again_ns = current, self._clock.monotonic_ns() + int(_SAVE_AGAIN_SECONDS * 1e9)
         try:
             self._rests_ns = self._clock.monotonic_ns() + int(_REST_SECONDS * 1e9)
             self._file.save(current)
-            self._disk_problem = None
+            self._disk_problem = self._save_again_ns = None
         except OSError as error:
-            self._save_again_ns = self._clock.monotonic_ns() + int(_SAVE_AGAIN_SECONDS * 1e9)
             self._disk_problem = (
                 f"{self._file.path}: {error.strerror}; after a restart messages may be repeated or lost"
             )

@@ -32,3 +32,14 @@ def test_an_error_at_every_tick_does_not_fill_the_log(caplog: pytest.LogCaptureF
 def test_a_request_to_end_is_not_swallowed() -> None:
     with pytest.raises(KeyboardInterrupt), StageGuard().stage("sensors", "panel"):
         raise KeyboardInterrupt
+
+
+def test_the_reserve_is_given_where_there_is_no_memory_and_the_error_is_counted() -> None:
+    guard = StageGuard()
+    with guard.stage("outputs", "slack"):
+        raise ValueError("rank 3")
+    assert guard.reserve.is_held()
+    with guard.stage("detectors", "step"):
+        raise MemoryError
+    assert not guard.reserve.is_held()
+    assert StageErrors("detectors", "step", 1) in guard.errors()

@@ -77,9 +77,10 @@ class PlainSpoolFile:
 
 
 class Bench:
-    def __init__(self, state: Path, cap: RateCap | None = None) -> None:
+    def __init__(self, state: Path, cap: RateCap | None = None, file: PlainSpoolFile | None = None) -> None:
         self.state = state
         self.cap = cap
+        self.file = file
         self.clock = FakeClock(1_000_000_000)
         self.poster = FakePoster()
         self.notifier = self.start()
@@ -90,7 +91,7 @@ class Bench:
             PlainWords(),
             self.poster,
             self.clock,
-            PlainSpoolFile(self.state / "slack.json"),
+            self.file or PlainSpoolFile(self.state / "slack.json"),
             "warning",
             cap=self.cap,
         )

@@ -1,5 +1,6 @@
 import errno
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from stallwatch.errors import EXIT_USAGE, StallwatchError, UsageError
 from stallwatch.model.incident import OutputTold, Together, Told
 from stallwatch.node.disk import DiskChildEnded
+from stallwatch.outputs import notifier as module
 from stallwatch.outputs.delivery import Delivered, Later, Refused
 from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.spool import Spool
@@ -305,3 +307,61 @@ def test_a_child_of_the_disk_that_was_killed_is_no_fault_of_the_configuration(
     with pytest.raises(StallwatchError, match="has ended") as raised:
         bench.start()
     assert raised.value.exit_code != EXIT_USAGE
+
+
+class FailingSpoolFile(PlainSpoolFile):
+    """The next save fails, and not as a disk does."""
+
+    fails = False
+
+    def save(self, spool: Spool) -> None:
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        super().save(spool)
+
+
+def again_after(bench: Bench, seconds: float) -> None:
+    bench.clock.advance(seconds)
+    bench.publish()
+
+
+def test_a_worker_without_memory_tells_when_there_is_some_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AFTER_ERROR_SECONDS", 0.0)
+    file = FailingSpoolFile(tmp_path / "slack.json")
+    file.fails = True
+    bench = Bench(tmp_path, file=file)
+    try:
+        bench.publish(incident())
+        bench.settled(retried=1)
+        again_after(bench, 10)
+        bench.answer(Delivered("ok"))
+        assert bench.attempt() == "told"
+        bench.settled(delivered=1)
+        assert bench.notifier.problem() is None
+    finally:
+        bench.notifier.close(WAIT)
+    assert not file.load().queue  # written down, though the first time failed
+
+
+def test_a_delivery_that_gets_no_thread_is_made_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AFTER_ERROR_SECONDS", 0.0)
+    start, refused = threading.Thread.start, list[str]()
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    bench.publish(incident())
+    bench.settled(retried=1)
+    assert refused == ["slack delivery"]
+    assert bench.notifier.problem() == "not delivered yet: RuntimeError: can't start new thread"
+    again_after(bench, 10)
+    bench.answer(Delivered("ok"))
+    assert bench.attempt() == "told"
+    bench.settled(delivered=1)
