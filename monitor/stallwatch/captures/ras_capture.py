@@ -10,7 +10,7 @@ from stallwatch.captures.channel import NODE, Asks, AttemptNote, Sending
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ranks_of_root import refusal
-from stallwatch.captures.ras_targets import ras_ask
+from stallwatch.captures.ras_targets import answers_for_others, ras_ask
 from stallwatch.config_sections import CaptureSection
 from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
@@ -41,7 +41,9 @@ class RasCapture:
     """NCCL's RAS of the ranks that live, asked once for each communicator's port."""
 
     def __init__(self, targets: Iterable[RankSample], look: int, section: CaptureSection, sending: Sending) -> None:
-        self._targets = tuple(rank for rank in targets if rank.end is None and not refusal(rank, section.ranks_of_root))
+        living = [rank for rank in targets if rank.end is None]
+        self._targets = tuple(rank for rank in living if not refusal(rank, section.ranks_of_root))
+        self._all_may_be_asked = len(self._targets) == len(living)
         self._look = look
         self._mode = section.nccl_ras
         self._sending = sending
@@ -51,9 +53,8 @@ class RasCapture:
         if self._mode == "off" or not may_use_nccl(self._targets):
             return
         asked_ns = time.monotonic_ns()
-        asks: dict[RasAsk, None] = {}
+        services: dict[tuple[str, int, int | None], tuple[RasAsk, list[int]]] = {}
         refusals: dict[str, None] = {}
-        seen: set[tuple[str, int, int | None]] = set()
         for sample in self._targets:
             try:
                 ask = ras_ask(sample, self._mode)
@@ -61,9 +62,16 @@ class RasCapture:
                 refusals[f"rank {sample.rank}: {reason}. {reason.help}".strip()] = None
                 continue
             network = None if ask.pid is None else namespace_of(ask.pid, "net")
-            if (key := (ask.host, ask.port, network)) not in seen:
-                seen.add(key)
-                asks[ask] = None
+            services.setdefault((ask.host, ask.port, network), (ask, []))[1].append(sample.pid)
+        asks = []
+        for ask, pids in services.values():
+            if not refusals and self._all_may_be_asked and answers_for_others(ask.port, pids):
+                refusals[
+                    f"RAS on port {ask.port} is offered by a process that is no rank of this job, and tells of another "
+                    "job. Give each job of a node a port of its own, as NCCL_RAS_ADDR=localhost:28029"
+                ] = None
+            else:
+                asks.append(ask)
         if refusals:
             said = "; ".join(list(refusals)[:3])
             self._sending.send(AttemptNote(NODE, Attempt("nccl_ras", self._look, asked_ns, False, said)))

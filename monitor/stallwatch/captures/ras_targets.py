@@ -3,11 +3,13 @@
 import contextlib
 import os
 import re
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAsk, loopback_addresses
 from stallwatch.formats.outside_text import name_of
+from stallwatch.formats.tcp_table import LISTEN, parse_tcp
 from stallwatch.formats.tolerant import decode_json, mapping, text
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.reading import Known
@@ -21,6 +23,7 @@ _DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
 _ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _MAPS_LIMIT_BYTES = 8 << 20
 _FACTS_LIMIT_BYTES = 1 << 20
+_SOCKETS_LIMIT_BYTES = 16 << 20
 _LIBRARY = re.compile(r" (/\S*/libnccl\.so\S*)")
 _LIBRARY_VERSION = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
 _WHEEL_VERSION = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)[^/]*\.dist-info")
@@ -39,6 +42,35 @@ def ras_ask(sample: RankSample, mode: str) -> RasAsk:
     if not (port.isdecimal() and len(port) <= 5) or not loopback_addresses(host):
         raise NotCaptured(f"NCCL_RAS_ADDR={address} is not on this node's loopback; it is not asked")
     return RasAsk(host, int(port), None if _shares_our_network(sample.pid) else sample.pid)
+
+
+def answers_for_others(port: int, pids: Sequence[int]) -> bool:
+    """Given the port of a service and all live ranks of a job in one network namespace, return whether none of them is
+    the service's process.
+
+    NCCL's processes of a job share one service on a node, which one of them offers. With two jobs on it the first has
+    the port, also where they are in containers that share the node's network: their processes may have the same pids,
+    and its report would be taken for theirs. False where it is not ours to know.
+    """
+    sockets: set[str] = set()
+    try:
+        for name in ("net/tcp", "net/tcp6"):
+            with contextlib.suppress(ProcessLookupError), ProcessDirectory(pids[0]) as directory:
+                table = directory.read_whole(name, _SOCKETS_LIMIT_BYTES).decode("ascii", "replace")
+                found = (each for each in parse_tcp(table) if each.state == LISTEN and each.port == port)
+                sockets |= {f"socket:[{each.inode}]" for each in found}
+        return bool(sockets) and not any(_holds(pid, sockets) for pid in pids)
+    except OSError:
+        return False
+
+
+def _holds(pid: int, sockets: Container[str]) -> bool:
+    """Raise OSError where its descriptors are not ours to read."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(f"/proc/{pid}/fd/{name}") in sockets:
+                return True
+    return False
 
 
 def _check_version(version: str) -> None:

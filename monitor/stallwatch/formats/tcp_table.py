@@ -4,8 +4,6 @@ import ipaddress
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stallwatch.doctor.surroundings import Surroundings
-
 LISTEN, TIME_WAIT, ESTABLISHED = 0x0A, 0x06, 0x01
 
 
@@ -36,10 +34,3 @@ def _address(text: str) -> str:
     raw = bytes.fromhex(text)
     swapped = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
     return str(ipaddress.ip_address(swapped))
-
-
-def tcp_sockets(surroundings: Surroundings) -> tuple[TcpSocket, ...]:
-    """Every TCP socket of our network namespace."""
-    return tuple(
-        socket for name in ("tcp", "tcp6") for socket in parse_tcp(surroundings.text(f"/proc/net/{name}") or "")
-    )

@@ -9,10 +9,10 @@ import stat
 from pathlib import Path
 
 from stallwatch.errors import UsageError
+from stallwatch.formats.tcp_table import LISTEN, parse_tcp
 
 SOCKET_NAME = "control.sock"  # in daemon.run_directory
 
-_LISTEN = b"0A"  # TCP_LISTEN as proc_net_tcp shows it
 _LONGEST_PATH = 107  # sun_path of unix(7), less its closing zero
 
 
@@ -60,10 +60,10 @@ def listen_tcp(listen: str) -> socket.socket:
 def _listening_user(port: int) -> int | None:
     """Whose socket listens at a TCP port of this node; None where nobody's does."""
     for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/self/net/{name}", "rb") as file:
-            for fields in map(bytes.split, file.readlines()[1:]):
-                if fields[3] == _LISTEN and int(fields[1].rpartition(b":")[2], 16) == port:
-                    return int(fields[7])
+        with contextlib.suppress(OSError), open(f"/proc/self/net/{name}", encoding="ascii") as file:
+            for found in parse_tcp(file.read()):
+                if found.state == LISTEN and found.port == port:
+                    return found.uid
     return None
 
 

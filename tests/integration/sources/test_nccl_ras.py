@@ -218,6 +218,17 @@ def test_ras_that_is_off_is_said(services: list[Service], tmp_path: Path) -> Non
     assert "NCCL_RAS_ENABLE=0" in attempt.detail
 
 
+def test_service_of_another_job_is_not_asked(services: list[Service], tmp_path: Path) -> None:
+    taken = str(free_port())
+    for port in (taken, "0"):  # who listens, and the next job, which was given the same address
+        services.append(Service("json", JSON, tmp_path, port=port, NCCL_RAS_ADDR=f"localhost:{taken}"))
+    first, other = (sample_of(service.process) for service in services)
+    (attempt,) = take(tmp_path / "a", "always", first)
+    assert attempt.answered
+    (attempt,) = take(tmp_path / "b", "always", other)
+    assert (attempt.answered, "tells of another job" in attempt.detail) == (False, True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
 def test_rank_in_another_network_namespace_is_asked_there(services: list[Service], tmp_path: Path) -> None:
     up = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")

@@ -117,7 +117,8 @@ class Case:
         self._waiting_stacks = {
             self.activity(rank).place.stack for rank, summary in self.summaries.items() if summary.pending
         }
-        self.launches: tuple[Launches, ...] = launches_of(self.nodes, self._own_pids())  # as NCCL RAS counts them
+        # As NCCL RAS counts them.
+        self.launches: tuple[Launches, ...] = launches_of(self.nodes, self._own_pids(), len(self._world))
         self._behind = ranks_behind(self.launches)
         tables: dict[tuple[Call, ...], int] = {}
         self._first_differences = [first_difference(members, tables) for members in self.streams]

@@ -7,12 +7,13 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from statistics import median_low
 from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.model.evidence import NodeEvidence
+from stallwatch.model.evidence import NodeEvidence, RasCommunicator
 from stallwatch.model.summary import Call, RankSummary, Stream
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
@@ -187,10 +188,12 @@ class OtherLaunch(NamedTuple):
     expected: str
 
 
-def launches_of(nodes: Iterable[NodeEvidence], pids: Mapping[int, int]) -> tuple[Launches, ...]:
-    """Given all nodes' reports and the ranks' pids, return what each rank has launched, a communicator each.
+def launches_of(nodes: Iterable[NodeEvidence], pids: Mapping[int, int], world_size: int) -> tuple[Launches, ...]:
+    """Given all nodes' reports, the ranks' pids as they know themselves and the size of the world, return what each
+    rank has launched, a communicator each.
 
-    A pid that several ranks have (one per node) names nobody.
+    A pid that several ranks have (one per node) names nobody. A communicator of another job says nothing: the first job
+    of a node has its service, and in containers that share the node's network both may have the same pids.
     """
     owners: dict[int, list[int]] = {}
     for rank, pid in pids.items():
@@ -203,7 +206,22 @@ def launches_of(nodes: Iterable[NodeEvidence], pids: Mapping[int, int]) -> tuple
         }
         for node in nodes
         for communicator in node.ras
+        if not _is_of_another_job(communicator, owners, world_size)
     )
+
+
+def _is_of_another_job(communicator: RasCommunicator, owners: Mapping[int, Sequence[int]], world_size: int) -> bool:
+    """Whether it has a process that is none of the job's, all of which are known; or the job's in another order: torch
+    sorts the members of each group."""
+    all_known = len(owners) == world_size  # each by a pid of its own
+    if all_known and any(member.pid not in owners for member in communicator.ranks if not member.missing):
+        return True
+    members = [
+        (member.rank, owners[member.pid][0]) for member in communicator.ranks if len(owners.get(member.pid, ())) == 1
+    ]
+    if communicator.size == world_size:
+        return any(place != rank for place, rank in members)
+    return any(one >= other for (_, one), (_, other) in pairwise(members))
 
 
 def ranks_behind(launches: Iterable[Launches]) -> frozenset[int]:

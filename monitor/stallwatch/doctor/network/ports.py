@@ -5,9 +5,9 @@ from typing import ClassVar
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.network.host_names import is_own_address
-from stallwatch.doctor.network.tcp_table import LISTEN, TIME_WAIT, tcp_sockets
 from stallwatch.doctor.process_table import SocketHolder, holders_of, stat_of
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.formats.tcp_table import LISTEN, TIME_WAIT, TcpSocket, parse_tcp
 
 _DEFAULT_PORT = 29500  # torchrun, init_process_group, DeepSpeed
 _RAS_PORT = 28028  # NCCL_RAS_ADDR
@@ -25,7 +25,7 @@ class MasterPort:
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         port, chosen = self._port(surroundings)
-        sockets = tcp_sockets(surroundings)
+        sockets = _tcp_sockets(surroundings)
         listening = [socket for socket in sockets if socket.port == port and socket.state == LISTEN]
         if listening:
             holders = holders_of(surroundings.proc, {socket.inode for socket in listening})
@@ -156,7 +156,7 @@ class RasPort:
         said = surroundings.variable("NCCL_RAS_ADDR")
         text = said[0].rsplit(":", 1)[-1] if said else ""
         port = int(text) if text.isdigit() else _RAS_PORT
-        listening = [socket for socket in tcp_sockets(surroundings) if socket.port == port and socket.state == LISTEN]
+        listening = [socket for socket in _tcp_sockets(surroundings) if socket.port == port and socket.state == LISTEN]
         if not listening:
             return ()
         holders = holders_of(surroundings.proc, {socket.inode for socket in listening})
@@ -172,3 +172,10 @@ class RasPort:
                 source="NCCL user guide, NCCL_RAS_ADDR",
             ),
         )  # fmt: skip
+
+
+def _tcp_sockets(surroundings: Surroundings) -> tuple[TcpSocket, ...]:
+    """Every TCP socket of our network namespace."""
+    return tuple(
+        socket for name in ("tcp", "tcp6") for socket in parse_tcp(surroundings.text(f"/proc/net/{name}") or "")
+    )

@@ -36,3 +36,12 @@ def test_rank_in_a_container_is_known_by_its_pid_in_there() -> None:
 
 def test_pid_that_several_containers_have_names_nobody() -> None:
     assert case(ranks_of([7, 7, 7, 7]), [7, 7, 7, 7])._behind == frozenset()
+
+
+def test_another_job_s_report_with_the_same_pids_names_nobody() -> None:
+    # Two jobs in containers that share the node's network: the first one's service answers; all pids but one are alike.
+    assert case(ranks_of([21, 22, 23, 24]), [20, 21, 22, 23])._behind == frozenset()
+
+
+def test_report_in_another_order_is_of_another_job() -> None:
+    assert case(ranks_of([13, 11, 12, 14]), [11, 12, 13, 14])._behind == frozenset()

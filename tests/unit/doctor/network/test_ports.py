@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.doctor.check import Inapplicable
 from stallwatch.doctor.network.ports import MasterPort, RasPort
-from stallwatch.doctor.network.tcp_table import TcpSocket, parse_tcp
+from stallwatch.formats.tcp_table import TcpSocket, parse_tcp
 from tests.unit.doctor.fakes import TCP_HEAD, FakeResolver, FakeSockets, Node, one, rank, tcp_line
 
 LISTEN, TIME_WAIT = "0A", "06"
