@@ -1,5 +1,6 @@
 """Versions of the training interpreter: present, compatible, known to hang."""
 
+import platform
 from typing import ClassVar
 
 import msgspec
@@ -189,6 +190,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variable: str = ""
     value: str = ""
     architecture: int = 0
+    machine: str = ""  # of the node, as uname -m says it; "": all
     several_nodes: bool = False
 
 
@@ -229,6 +231,7 @@ class KnownBugs:
             and (not bug.variable or (surroundings.variable(bug.variable) or ("",))[0] == bug.value)
             # A GPU that is not seen here may be on the node that trains.
             and (not bug.architecture or (architecture is not None and architecture >= bug.architecture))
+            and bug.machine in ("", platform.machine())
             and (not bug.several_nodes or spans_nodes(surroundings) is not False)
         )  # fmt: skip
         if not found and training.cuda and not training.nccl:

@@ -29,6 +29,9 @@ from tests.unit.doctor.fakes import Node, one
         ("NCCL_ALGO", "Rng"),
         ("NCCL_ALGO", "allreduce:tree,fast;broadcast:ring"),
         ("NCCL_PROTO", "LL64"),
+        ("NCCL_P2P_LEVEL", "nvl"),  # by strcmp
+        ("NCCL_NET_GDR_LEVEL", "phb"),
+        ("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "on"),
     ],
 )
 def test_values_that_the_owner_does_not_accept_are_told(node: Node, name: str, value: str) -> None:
@@ -48,6 +51,10 @@ def test_values_that_the_owner_does_not_accept_are_told(node: Node, name: str, v
         ("TORCH_NCCL_BLOCKING_WAIT", "False"),
         ("TORCH_DISTRIBUTED_DEBUG", "detail"),
         ("NCCL_P2P_LEVEL", "NVL"),
+        ("NCCL_P2P_LEVEL", "PXN"),
+        ("NCCL_NET_GDR_LEVEL", "C2C"),
+        ("NCCL_IB_TC", "-1"),
+        ("NCCL_IB_SL", "-1"),
         ("NCCL_BUFFSIZE", "8388608"),
         ("NCCL_IB_GID_INDEX", "-1"),
         ("NCCL_ALGO", "allreduce:tree,collnetchain;broadcast:ring"),

@@ -1,4 +1,5 @@
 import json
+import platform
 import subprocess
 import sys
 from importlib import resources
@@ -100,6 +101,15 @@ def test_nvls_counts_on_gpus_that_have_it(node: Node) -> None:
     hopper, ampere = FakeGpus(gpus()), FakeGpus(gpus({"compute_capability": (8, 0)}, {"compute_capability": (8, 0)}))
     assert one(KnownBugs().look(node.around(training=old, gpus=hopper))).source == "JAX-Toolbox#331"
     assert KnownBugs().look(node.around(training=old, gpus=ampere)) == ()
+
+
+@pytest.mark.parametrize(("machine", "told"), [("aarch64", True), ("x86_64", False)])
+def test_a_bug_of_one_kind_of_processor_is_told_on_such_nodes(
+    node: Node, monkeypatch: pytest.MonkeyPatch, machine: str, told: bool
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    found = KnownBugs().look(node.around(training=FakeTraining(training("2.12.0", "2.28.9"))))
+    assert any("nccl#2353" in record.source for record in found) == told
 
 
 def test_versions_without_known_bugs_are_silent(node: Node) -> None:
