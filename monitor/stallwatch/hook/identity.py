@@ -19,14 +19,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Callable, NamedTuple, Optional
 
-# (rank, sizes, local ranks, variable without which the rank means something else). Slurm sets SLURM_PROCID=0 in a batch
-# script too, where no srun has numbered anything: only a step counts.
-_SCHEMES = (
-    ("RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ""),
-    ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",), "SLURM_STEP_ID"),
-    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",), ""),
-    ("PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"), ""),
-    ("PMIX_RANK", (), (), ""),
+from stallwatch.hook.launcher_variables import LAUNCHER_VARIABLES, LOCAL_RANK_NAMES, RANK_NAMES, SIZE_NAMES
+
+# All variables that are read here.
+NAMES = frozenset(
+    (
+        *(*RANK_NAMES, *SIZE_NAMES, *LOCAL_RANK_NAMES, *(one.needs for one in LAUNCHER_VARIABLES if one.needs)),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "STALLWATCH_JOB"),
+        *("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"),
+        *("KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME", "PET_RDZV_ID"),
+    )
 )
 # <job>[-<role>]-<index>[-<5 random characters of an indexed Job's pod>]
 _REPLICA = re.compile(
@@ -106,11 +108,12 @@ def world_of(
 
 
 def _rank(environment: "Mapping[str, str]") -> "tuple[Optional[int], Optional[int], Optional[int]]":
-    for rank_name, sizes, locals_, needs in _SCHEMES:
-        rank = _number(environment, rank_name)
-        if rank is not None and (not needs or needs in environment):
+    for names in LAUNCHER_VARIABLES:
+        rank = _number(environment, names.rank)
+        if rank is not None and (not names.needs or names.needs in environment):
             # torchrun's own names are also set by hand beside another launcher's ranks.
-            return rank, _number(environment, *sizes, "WORLD_SIZE"), _number(environment, *locals_, "LOCAL_RANK")
+            size = _number(environment, *names.sizes, "WORLD_SIZE")
+            return rank, size, _number(environment, *names.local_ranks, "LOCAL_RANK")
     return None, None, None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch.formats.tolerant import NOT_JSON
+from stallwatch.hook.launcher_variables import LOCAL_RANK_NAMES, RANK_NAMES
 from stallwatch.node.children import PopenChild, start_logged
 from stallwatch.selftest.interpreter import link_to_package
 from stallwatch.selftest.result import OwnFailure
@@ -21,7 +22,7 @@ from stallwatch.selftest.worker.step_lines import SCHEMA_VERSION, report_name
 _STOP_SECONDS = 5.0
 _LOG_TAIL_BYTES = 4000
 # What an outer launcher left here would be taken for ours.
-_LAUNCHERS = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "SLURM_PROCID", "SLURM_LOCALID", "STALLWATCH_")
+_OUTER = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", *RANK_NAMES, *LOCAL_RANK_NAMES, "STALLWATCH_")
 
 
 class JobPlan(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class LaunchedRanks:
         return [*command, "--parent"]
 
     def _environment(self, environment: Mapping[str, str], rank_directory: Path) -> dict[str, str]:
-        kept = {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS)}
+        kept = {name: value for name, value in environment.items() if not name.startswith(_OUTER)}
         package = link_to_package(self._folder / "package")
         return kept | {
             "WORLD_SIZE": str(self.plan.ranks),

@@ -7,16 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
-from stallwatch.hook.identity import world_of
+from stallwatch.hook.identity import NAMES, world_of
 
-_NAMES = frozenset((
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "STALLWATCH_JOB", "STALLWATCH_DISABLE",
-    "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID", "SLURM_PROCID",
-    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_RESTART_COUNT",
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-    "KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME", "PET_RDZV_ID",
-))  # fmt: skip
+_NAMES = NAMES | {"TORCHELASTIC_ERROR_FILE", "STALLWATCH_DISABLE"}
 
 
 class RankNames(NamedTuple):

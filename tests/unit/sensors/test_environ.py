@@ -28,10 +28,12 @@ SLURM = {
         TORCHRUN | {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "x-0", "PET_RDZV_ID": "kubeflow"},
         {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
         | {"MASTER_ADDR": "a", "MASTER_PORT": "2"},
+        {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MASTER_ADDR": "a", "MASTER_PORT": "2"},
+        {"PMIX_RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "2"},
     ],
 )
 def test_rank_without_a_hook_has_the_names_that_its_hook_would_give(environment: dict[str, str]) -> None:
-    names = rank_names(environment)
+    names = rank_names(parse_environment("\0".join(map("=".join, environment.items())).encode()))
     world = identity.world_of(environment, identity.this_process())
     assert names is not None
     assert names.epoch == world.epoch

@@ -1,15 +1,10 @@
 """How many ranks an environment says that its job has, here and in all, by the names of each launcher. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Of this node, and of the job: torchrun and its like; Open MPI (ompi_rte.c); MPICH's Hydra and Intel MPI; MVAPICH2.
-_SIZES: Final = (
-    ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
-    ("MPI_LOCALNRANKS", "PMI_SIZE"),
-    ("MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_SIZE"),
-)
+from stallwatch.hook.launcher_variables import LAUNCHER_VARIABLES
+
 # A shell in an allocation is a step of one node (salloc's interactive step): the most that is said counts.
 _NODES: Final = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_NODES")
 
@@ -23,8 +18,8 @@ class JobSize(NamedTuple):
 
 def job_size(values: Mapping[str, str]) -> JobSize | None:
     """The ranks of this node and of the job, by the first launcher that says both; None: none does."""
-    for of_node, of_job in _SIZES:
-        local, world = number(values, of_node), number(values, of_job)
+    for names in LAUNCHER_VARIABLES:
+        local, world = _first(values, names.local_sizes), _first(values, names.sizes)
         if local and world:
             return JobSize(local, world)
     return None
@@ -32,7 +27,7 @@ def job_size(values: Mapping[str, str]) -> JobSize | None:
 
 def local_ranks(values: Mapping[str, str]) -> int | None:
     """The ranks of this node."""
-    return next((said for of_node, _ in _SIZES if (said := number(values, of_node))), None)
+    return next((said for names in LAUNCHER_VARIABLES if (said := _first(values, names.local_sizes))), None)
 
 
 def said_nodes(values: Mapping[str, str]) -> int | None:
@@ -40,6 +35,10 @@ def said_nodes(values: Mapping[str, str]) -> int | None:
     nodes = max((said for name in _NODES if (said := number(values, name))), default=None)
     tasks, per_node = number(values, "SLURM_NTASKS"), number(values, "SLURM_NTASKS_PER_NODE")
     return -(-tasks // per_node) if nodes is None and tasks and per_node else nodes
+
+
+def _first(values: Mapping[str, str], names: Iterable[str]) -> int | None:
+    return next((said for name in names if (said := number(values, name))), None)
 
 
 def number(values: Mapping[str, str], name: str) -> int | None:

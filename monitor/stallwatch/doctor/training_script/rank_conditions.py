@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from stallwatch.doctor.training_script.script_values import Function
 from stallwatch.doctor.training_script.source import Script
+from stallwatch.hook.launcher_variables import LOCAL_RANK_NAMES, RANK_NAMES, SIZE_NAMES
 
 ZERO: Final = "0"  # the key of every condition that tells rank 0, or the main process, from the others
 
@@ -19,19 +20,11 @@ _RANK_CALLS: Final = re.compile(
     r"(?:get_)?local_rank|global_rank|Get_rank|global_ordinal|get_ordinal"
 )
 _RANK_FUNCTIONS: Final = ("horovod.torch.rank", "hvd.rank", "torch_xla.runtime.global_ordinal", "xm.get_ordinal")
-_GLOBAL_VARIABLES: Final = (
-    "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
-)  # fmt: skip
 _GLOBAL_ATTRIBUTES: Final = re.compile(
     r"(?:accelerator|state|PartialState\(\))\.process_index|(?:.*\.)?(?:trainer|fabric)\.global_rank"
 )
-_RANK_VARIABLES: Final = (
-    *_GLOBAL_VARIABLES, "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "GROUP_RANK",
-    "NODE_RANK", "SLURM_NODEID",
-)  # fmt: skip
-_WORLD_VARIABLES: Final = (
-    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-)  # fmt: skip
+_RANK_VARIABLES: Final = (*RANK_NAMES, *LOCAL_RANK_NAMES, "GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
+_WORLD_VARIABLES: Final = (*SIZE_NAMES, "SLURM_NPROCS")
 _WORLD_CALLS: Final = re.compile(r"get_(?:\w+_)?world_size|world_size|Get_size|device_count")
 _DEEPEST: Final = 12  # names that stand for others
 _MAIN: Final = re.compile(
@@ -107,7 +100,7 @@ class RankExpressions:
 
     def _global_rank(self, node: ast.expr) -> bool | None:
         if variable := self.variable_of(node):
-            return variable in _GLOBAL_VARIABLES
+            return variable in RANK_NAMES
         if isinstance(node, ast.Call):
             name = self._script.name_of(node.func)
             if name in ("torch.distributed.get_rank", "deepspeed.comm.get_rank"):

@@ -4,12 +4,7 @@ import contextlib
 import os
 from typing import Any, NamedTuple, Optional
 
-# (rank, size, local rank) of torchrun, Slurm's srun and mpirun.
-_SCHEMES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-)
+from stallwatch.hook.identity import world_of
 
 
 class NotLaunched(Exception):
@@ -27,18 +22,14 @@ class RankPlace(NamedTuple):
 def place_of(environment: "dict[str, str]") -> RankPlace:
     """Given the environment of torchrun, srun or mpirun, return this rank's place, and set what torch reads (RANK,
     WORLD_SIZE, LOCAL_RANK). Raise NotLaunched where a rank or the master's address is not told."""
-    for names in _SCHEMES:
-        values = [environment.get(name, "") for name in names]
-        if all(value.isdigit() for value in values):
-            place = RankPlace(*map(int, values))
-            # torch.distributed reads these; srun and mpirun do not set them.
-            os.environ.update(RANK=values[0], WORLD_SIZE=values[1], LOCAL_RANK=values[2])
-            break
-    else:
+    world = world_of(environment, None)  # as a hook has it
+    if not world.is_ranked or world.world_size < 0 or world.local_rank < 0:
         raise NotLaunched("no RANK, WORLD_SIZE and LOCAL_RANK: start it with torchrun, srun or `stallwatch selftest`")
+    # torch.distributed reads these; srun and mpirun do not set them.
+    os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.world_size), LOCAL_RANK=str(world.local_rank))
     if not (environment.get("MASTER_ADDR") and environment.get("MASTER_PORT", "").isdigit()):
         raise NotLaunched("MASTER_ADDR and MASTER_PORT are not set: export the first node's name and a free port of it")
-    return place
+    return RankPlace(world.rank, world.world_size, world.local_rank)
 
 
 def choose_backend(torch: Any, wanted: str) -> str:

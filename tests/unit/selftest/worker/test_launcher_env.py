@@ -17,7 +17,13 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torchrun_and_srun() -> None:
     assert place_of({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"} | ADDRESS) == (3, 8, 1)
-    assert place_of({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"} | ADDRESS) == (3, 8, 1)
+    srun = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+    assert place_of(srun | ADDRESS) == (3, 8, 1)
+
+
+def test_a_batch_script_without_srun_waits_for_nobody() -> None:
+    with pytest.raises(NotLaunched, match="srun"):
+        place_of({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"} | ADDRESS)
 
 
 def test_without_a_launcher_it_says_how_to_start() -> None:
