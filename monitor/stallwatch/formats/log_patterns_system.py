@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from stallwatch.formats.log_pattern import pattern
+from stallwatch.model.launchers import MPI_PROGRAMS, PROGRAMS
 
 SYSTEM_PATTERNS: Final = (
     # Agents of torchrun and DeepSpeed about a process that ended.
@@ -35,7 +36,9 @@ SYSTEM_PATTERNS: Final = (
     # What is killed or terminated after these lines is so on their account.
     pattern("killing", "srun: Terminating", r"srun: (?P<message>Terminating (?:StepId|job step).*)", secondary=True),
     pattern("killing", "Job step aborted", r"(?P<message>Job step aborted: Waiting up to .*)", secondary=True),
-    pattern("killing", "killing job", r"(?:mpirun|mpiexec|prterun): (?P<message>(?:.*)killing job.*)", secondary=True),
+    pattern(
+        "killing", "killing job", rf"(?:{'|'.join(MPI_PROGRAMS)}): (?P<message>(?:.*)killing job.*)", secondary=True
+    ),
     pattern(
         "process_failed",
         "noticed that process rank",
@@ -87,7 +90,7 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "not_started",
         "command not found",
-        r"(?P<message>(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|horovodrun)): command not found",
+        rf"(?P<message>(?:python[\d.]*|{'|'.join(PROGRAMS)})): command not found",
     ),
     pattern("not_started", "Host key verification failed", r"Host key verification failed"),
     pattern("not_started", "Permission denied (publickey", r"Permission denied \(publickey"),

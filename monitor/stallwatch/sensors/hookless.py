@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from stallwatch.model.launchers import LAUNCHERS, MODULES
 from stallwatch.node.procfs import stat_of, status_of
 from stallwatch.sensors.environ import RankNames, is_disabled, parse_environment, rank_names
 
@@ -22,11 +23,7 @@ _ENVIRONMENT_READS = 3
 _SETTLED_EVERY = 12
 _ARGUMENTS_LIMIT_BYTES = 4096
 # Programs that start ranks, have torch loaded and, under srun or mpirun, variables of a rank of their own.
-_LAUNCHER_PROGRAMS = frozenset(("torchrun", "deepspeed", "accelerate", "composer", "fabric"))
-_LAUNCHER_MODULES = frozenset((
-    "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner",
-    "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
-))  # fmt: skip
+_LAUNCHER_PROGRAMS = frozenset(program for one in LAUNCHERS if one.in_python for program in one.programs)
 
 
 # Of each user in one search: who has many processes, large environments or many maps waits, and nobody else does.
@@ -216,7 +213,7 @@ def is_launcher(argv: Sequence[str]) -> bool:
         return bool(argv)
     for word, following in pairwise(argv[1:]):
         if word == "-m":
-            return following in _LAUNCHER_MODULES
+            return following in MODULES
         if not word.startswith("-"):
             return os.path.basename(word) in _LAUNCHER_PROGRAMS
     return False

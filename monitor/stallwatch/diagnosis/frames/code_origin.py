@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from stallwatch.model.evidence import CodeFrame, SourceLine
+from stallwatch.model.launchers import LAUNCHERS
 from stallwatch.model.verdict import Frame
 
 
@@ -45,6 +46,7 @@ _TORCH_TREE = re.compile(
     r"|nn/(?:modules|parallel|utils)|_\w+)/)"
 )
 # Packages that carry out what others ask: their lines say how, never where in the job.
+_LAUNCHER_CODE = tuple(prefix for launcher in LAUNCHERS for prefix in launcher.code)
 _MACHINERY = frozenset({
     "torch", "torchvision", "torchaudio", "functorch", "triton", "numpy", "scipy", "pandas", "pyarrow",
     "typing_extensions", "decorator", "wrapt", "filelock", "fasteners", "portalocker", "fsspec", "s3fs", "gcsfs",
@@ -81,9 +83,7 @@ def code_origin(filename: str) -> CodeOrigin:
 
 
 def _installed_origin(module: str) -> Origin:
-    if module.startswith(("torch.distributed.run", "torch.distributed.elastic", "torch.distributed.launcher")):
-        return Origin.LAUNCHER
-    if module.startswith(("accelerate.commands", "deepspeed.launcher", "torchrun")):
+    if module.startswith(_LAUNCHER_CODE):
         return Origin.LAUNCHER
     return Origin.MACHINERY if module.split(".", 1)[0] in _MACHINERY else Origin.LIBRARY
 

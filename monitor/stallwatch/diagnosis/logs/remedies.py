@@ -18,6 +18,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
 )
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.model.evidence import LogEvent
+from stallwatch.model.launchers import MPI_PROGRAMS
 
 # The store of torch before 1.9, that is before torchrun, says no more; later ones name the port.
 _OLD_STORE = re.compile(r"(?:Runtime|Value)Error: Address already in use\s*$")
@@ -372,7 +373,7 @@ def _headline(told: LoggedFailure) -> str:
     if told.kind == "launcher_failure":
         how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
         where = f" on {event.host}" if event.host else ""
-        launcher = "mpirun" if event.text.startswith("mpirun") else "torchrun"
+        launcher = "mpirun" if event.text.startswith(MPI_PROGRAMS) else "torchrun"
         return f"{who}ended with {how}{_pid(event)}{where}{f', the first that {launcher} saw' if event.first else ''}"
     told_next = "RUNNING AT" in event.text or event.text.endswith("exited on")  # the line after it tells how
     if told.kind == "process_failed" and who and (event.local_rank is not None or told_next):

@@ -9,6 +9,7 @@ from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import OWN_LOG, RAISED, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.model.evidence import LogEvent
+from stallwatch.model.launchers import MPI_PROGRAMS
 
 Library = Literal["nccl", "hccl"]
 Launcher = Literal["torchrun", "mpirun", "srun", "deepspeed", "ray", ""]
@@ -16,7 +17,7 @@ Launcher = Literal["torchrun", "mpirun", "srun", "deepspeed", "ray", ""]
 # Ascend's back end (torch_npu) prints c10d's lines with its own names, and error numbers of its own.
 _HCCL: Final = re.compile(r"HCCL|\bHccl[A-Z]|torch_npu|\bE[IJ]\d{4}\b|\bERR0\d{4}\b")
 _LAUNCHERS: Final[tuple[tuple[Launcher, re.Pattern[str]], ...]] = (
-    ("mpirun", re.compile(r"^(?:mpirun|mpiexec|orterun|prterun)\b|Primary job {1,2}terminated|RUNNING AT|EXIT STATUS")),
+    ("mpirun", re.compile(rf"^(?:{'|'.join(MPI_PROGRAMS)})\b|Primary job {{1,2}}terminated|RUNNING AT|EXIT STATUS")),
     ("srun", re.compile(r"^(?:srun|slurmstepd): ")),
     ("deepspeed", re.compile(r"exits with return code|launcher/launch\.py|\[launch\.py:")),
     ("torchrun", re.compile(r"local_rank: \d+|elastic|ChildFailedError|closing signal SIG")),

@@ -5,19 +5,13 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from stallwatch.doctor.advice.named_files import Line
+from stallwatch.model.launchers import LAUNCHERS, MODULES, launcher_of_command
 
+_TYPED: Final = "|".join(f"(?:{'|'.join(one.programs)}){one.subcommand}" for one in LAUNCHERS)
 _LAUNCHER: Final = re.compile(
-    r"(?<![\w./-])(?:[\w./-]*/)?(?P<name>torchrun|deepspeed|accelerate(?:-|\s+)launch|mpirun|mpiexec|srun|horovodrun|"
-    r"python[\d.]*\s+(?:-\w+\s+)*-m\s+(?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|"
-    r"deepspeed\.launcher\.runner)|composer|colossalai\s+run|(?:fabric|lightning)\s+run(?:\s+model)?)(?![\w.-])"
+    rf"(?<![\w./-])(?:[\w./-]*/)?(?P<name>{_TYPED}|"
+    rf"python[\d.]*\s+(?:-\w+\s+)*-m\s+(?:{'|'.join(map(re.escape, MODULES))}))(?![\w.-])"
 )
-# How each launcher is told the number of ranks on a node.
-_RANKS_OPTION: Final = (
-    ("accelerate", "--num_processes={}"), ("deepspeed", "--num_gpus={}"), ("srun", "--ntasks-per-node={}"),
-    ("mpirun", "-np {}"), ("mpiexec", "-np {}"), ("horovodrun", "-np {}"), ("composer", "-n {}"),
-    ("fabric", "--devices={}"), ("lightning", "--devices={}"), ("", "--nproc-per-node={}"),
-)  # fmt: skip
-_BY_HOSTS: Final = re.compile(r"(?:mpirun|mpiexec|horovodrun)$")
 _OPTION: Final = r"(?<![\w-])--?(?:{})(?:[=\s]+)[\"']?(?P<value>[^\s\"'\\]+)"
 _NODES: Final = re.compile(_OPTION.format("nnodes|num[_-]nodes|num[_-]machines|nodes|N"))
 _LOCAL: Final = re.compile(_OPTION.format("nproc[_-]per[_-]node|num[_-]gpus|npernode|ntasks-per-node|nproc|devices"))
@@ -45,7 +39,7 @@ class LaunchCommand(NamedTuple):
 
     def option(self, ranks: int) -> str:
         """What this launcher is given to start so many ranks on a node."""
-        of_launcher = next(option for name, option in _RANKS_OPTION if name in self.launcher)
+        of_launcher = launcher_of_command(self.launcher).ranks_option
         # accelerate counts the processes of all machines.
         return of_launcher.format(ranks * (self.nodes or 1) if "accelerate" in self.launcher else ranks)
 
@@ -129,7 +123,7 @@ def _local(launcher: str, rest: str, nodes: int | None, batch: str) -> int | Non
     said = _first(_LOCAL, rest) or (_first(_LOCAL, batch) if launcher == "srun" else "")
     if said.isdecimal():
         return int(said)
-    of_all = re.search(r"\s--?np?[=\s]+(\d+)", rest) if _BY_HOSTS.search(launcher) else None
+    of_all = re.search(r"\s--?np?[=\s]+(\d+)", rest) if launcher_of_command(launcher).told_by_hosts else None
     if of_all and "hostfile" not in rest and len(_first(_HOSTS, rest).split(",")) == 1:
         return int(of_all[1])  # of the whole job, which is here
     processes = re.search(r"--num[_-]processes[=\s]+(\d+)", rest)

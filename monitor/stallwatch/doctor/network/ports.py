@@ -8,6 +8,7 @@ from stallwatch.doctor.network.host_names import is_own_address
 from stallwatch.doctor.process_table import SocketHolder, holders_of, stat_of
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.formats.tcp_table import LISTEN, TIME_WAIT, TcpSocket, parse_tcp
+from stallwatch.model.launchers import PROGRAMS
 
 _DEFAULT_PORT = 29500  # torchrun, init_process_group, DeepSpeed
 _RAS_PORT = 28028  # NCCL_RAS_ADDR
@@ -107,11 +108,11 @@ class MasterPort:
         return any(rank.alive and rank.environment.get("MASTER_PORT") == str(port) for rank in surroundings.ranks)
 
 
-# Who starts ranks and stays as their parent: shells, launchers, schedulers. Anything else that is a rank's parent has
-# adopted it (init, systemd, tini, a container's shim), for its launcher has gone.
-_LAUNCHERS = (
-    "bash", "sh", "dash", "zsh", "fish", "tcsh", "python", "torchrun", "accelerate", "deepspeed", "pdsh", "mpi", "orte",
-    "prte", "hydra", "pmi", "srun", "slurm", "ray", "kubelet", "sudo", "su", "timeout", "nohup", "numactl", "nsys",
+# Who starts ranks and stays as their parent: launchers, their and schedulers' daemons, shells. Anything else that is a
+# rank's parent has adopted it (init, systemd, tini, a container's shim), for its launcher has gone.
+_PARENTS = (
+    *PROGRAMS, "pdsh", "mpi", "orte", "prte", "hydra", "pmi", "slurm", "ray", "kubelet", "python", "bash", "sh", "dash",
+    "zsh", "fish", "tcsh", "sudo", "su", "timeout", "nohup", "numactl", "nsys",
 )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ def _is_orphan(surroundings: Surroundings, holder: SocketHolder) -> bool:
     if "RANK" not in holder.environment:
         return False
     parent = stat_of(surroundings.proc, holder.parent_pid)
-    return holder.parent_pid == 1 or (parent is not None and not parent.command.startswith(_LAUNCHERS))
+    return holder.parent_pid == 1 or (parent is not None and not parent.command.startswith(_PARENTS))
 
 
 def _names(surroundings: Surroundings, holders: tuple[SocketHolder, ...], uid: int) -> str:
