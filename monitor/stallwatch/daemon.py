@@ -234,7 +234,7 @@ class Daemon:
         with self._guard.stage("incidents", "wishes"):
             wishes = self.control.wishes()
         with self._guard.stage("incidents", "poll"):
-            events += self._actions.poll()
+            events += self._actions.poll(self._lives.active)
         events += (wish.event for wish in wishes)
         events += self._share(events, at_ns)
         if only_news and not events:

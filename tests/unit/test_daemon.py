@@ -1,5 +1,6 @@
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,10 @@ from stallwatch.config import Config
 from stallwatch.config_sections import TellSection
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.errors import UsageError
+from stallwatch.incidents.engine import Engine, Now
+from stallwatch.incidents.life import IncidentTable
+from stallwatch.incidents.messages import Action, Captured, Event, Judge, Judged, StartCapture
+from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.loop.usage import OwnUsage
 from stallwatch.loop.wakeup import Wakeup
@@ -354,3 +359,42 @@ def test_the_loop_outlives_its_own_guards_without_memory(tmp_path: Path, monkeyp
     assert asked >= 100
     assert len(bench.outputs[0].reports) > 5
     assert all(output.closed for output in bench.outputs)
+
+
+@pytest.mark.parametrize("lost", [Captured, Judged])
+def test_what_is_lost_between_the_loop_and_the_engine_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: type[Captured | Judged]
+) -> None:
+    """Memory runs out in the tick that takes in a look or a verdict: nobody was told for ever."""
+    advance, failed = Engine.advance, list[str]()
+
+    def fail_once(self: Engine, lives: IncidentTable, events: Sequence[Event], now: Now) -> object:
+        if not failed and any(isinstance(event, lost) for event in events):
+            failed.append("once")
+            raise MemoryError
+        return advance(self, lives, events, now)
+
+    monkeypatch.setattr(Engine, "advance", fail_once)
+    bench = Bench(tmp_path, job_run(four(stuck_at=20.3), 60)).run()
+    assert failed
+    assert only_incident(bench).state == "open"
+    assert only_incident(bench).severity == "warning"
+
+
+@pytest.mark.parametrize("lost", [StartCapture, Judge])
+def test_what_the_engine_wanted_and_nobody_began_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: type[StartCapture | Judge]
+) -> None:
+    do, failed = ActionRunner.do, list[str]()
+
+    def fail_once(self: ActionRunner, actions: Sequence[Action]) -> None:
+        if not failed and any(isinstance(action, lost) for action in actions):
+            failed.append("once")
+            raise MemoryError
+        do(self, actions)
+
+    monkeypatch.setattr(ActionRunner, "do", fail_once)
+    bench = Bench(tmp_path, job_run(four(stuck_at=20.3), 60)).run()
+    assert failed
+    assert only_incident(bench).state == "open"
+    assert only_incident(bench).severity == "warning"

@@ -12,6 +12,7 @@ from stallwatch.captures.folder import name_of_look
 from stallwatch.captures.process import ended
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
+from stallwatch.incidents.life import IncidentLife
 from stallwatch.incidents.messages import (
     Action,
     CancelCapture,
@@ -100,9 +101,11 @@ class ActionRunner:
         """Write down what could not be written before. Once a tick: the disk may answer again, or have room."""
         self._news += self._bundles.catch_up({*self._looks, *self._judgements})
 
-    def poll(self) -> list[Event]:
-        """Return what the children have come to since the last call. Never blocks."""
+    def poll(self, lives: Sequence[IncidentLife] = ()) -> list[Event]:
+        """Return what the children have come to since the last call. Never blocks. `lives`: what waits for them."""
+        lost = self._lost(lives)
         events, self._news = self._news, []
+        events += lost
         for incident_id in list(self._looks):
             events += self._polled_look(incident_id)
         for incident_id in list(self._judgements):
@@ -210,6 +213,22 @@ class ActionRunner:
             self._news.append(Judged(incident.incident_id, look, None, f"analyze could not be started: {error}"))
             raise
         self._judgements[incident.incident_id] = _JudgementUnderWay(incident, look, judging, self._now_ns())
+
+    def _lost(self, lives: Sequence[IncidentLife]) -> list[Event]:
+        """What an incident waits for and nobody works on: an error, most often of memory, came between the engine and
+        us. Unheard of, the incident would wait for ever, and nobody be told."""
+        looked = {*self._looks, *(one.incident_id for one in self._news if isinstance(one, Captured))}
+        judged = {*self._judgements, *(one.incident_id for one in self._news if isinstance(one, Judged))}
+        for one in self._waiting:
+            (judged if isinstance(one, Judge) else looked).add(one.incident.incident_id)
+        found: list[Event] = []
+        for life in lives:
+            known = life.incident.incident_id
+            if life.capturing and known not in looked:
+                found.append(Captured(known, life.looks, complete=False, done=True, problem="the look was lost"))
+            if life.judging and known not in judged:
+                found.append(Judged(known, life.looks, None, "the judgement was lost"))
+        return found
 
     def _polled_look(self, incident_id: str) -> list[Event]:
         look = self._looks[incident_id]
