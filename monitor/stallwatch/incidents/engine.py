@@ -30,7 +30,7 @@ from stallwatch.incidents.messages import (
 )
 from stallwatch.incidents.sampled import with_sampled_verdict
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent
+from stallwatch.model.incident import UNTOLD, Incident, IncidentEvent, Severity
 from stallwatch.model.snapshot import JobKey
 from stallwatch.progress.patience import Plan
 
@@ -178,7 +178,7 @@ class Engine:
                 what = f"{UNTOLD}: {reason}; it would have been told as {severity}"
                 incident = noted(kept_back, what, now.wall_ns, actions)
         elif severity != incident.severity:
-            what = f"told as {severity}" if incident.severity == "none" else f"escalated to {severity}"
+            what = _said_now(incident, severity, reason)
             state = "open" if life.family == "health" else incident.state
             told = replace(incident, severity=severity, state=state, muted=bool(reason), withheld="none")
             incident = noted(told, what, now.wall_ns, actions)
@@ -189,6 +189,15 @@ class Engine:
         if severity != "none" and incident.tell_reason:
             incident = replace(incident, tell_wall_ns=None, tell_reason="")
         return life if incident is life.incident else replace(life, incident=incident)
+
+
+def _said_now(incident: Incident, severity: Severity, silent: str) -> str:
+    """How the history has it that an incident deserves more now: what has been told to somebody, and what to nobody
+    (delivery_steps.due). `silent`: why nobody may be told."""
+    if incident.severity == "none":
+        return f"told as {severity}"
+    why = silent or (f"{incident.acknowledged_by} is on it" if incident.acknowledged_by else "")
+    return f"{UNTOLD} that it is {severity} now: {why}" if why else f"escalated to {severity}"
 
 
 def _not_yet(incident: Incident, plan: Plan, now: Now, actions: list[Action]) -> Incident:

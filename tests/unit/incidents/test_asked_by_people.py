@@ -119,3 +119,20 @@ def test_who_is_on_it_stands_on_the_incident_and_is_saved_with_it() -> None:
     assert of(actions, Save)[-1].incident.acknowledged_by == "anna"
     assert of(story.hear(Acknowledged(story.incident.incident_id, "anna")), Save) == []
     assert story.hear(Acknowledged("never-1", "anna")) is not None
+
+
+def test_who_is_on_it_and_who_is_muted_is_escalated_to_nobody_and_the_history_says_so() -> None:
+    for event, why in (
+        (Acknowledged("", "anna"), "anna is on it"),
+        (MuteWanted(JOB.training_job, START + 900 * SECOND, JOB.owner), "the job is muted"),
+    ):
+        story = Story()
+        story.hang("not_entered")
+        assert story.incident.severity == "warning"
+        named = replace(event, incident_id=story.incident.incident_id) if isinstance(event, Acknowledged) else event
+        story.hear(named)
+        story.stands(90)
+        assert story.incident.severity == "critical"
+        said = [one.what for one in story.incident.events]
+        assert not any("escalated" in what for what in said)
+        assert said.count(f"nobody is told that it is critical now: {why}") == 1
