@@ -11,6 +11,8 @@ from stallwatch.cli.terminal import SEVERITY_STYLES, indented, local_time, safe,
 from stallwatch.outputs.documents import IncidentDocument
 
 _LOOK_DONE = re.compile(r"look \d+ done")
+# How the history says that nobody is told (incidents.silence), and the word for it where there is room for one.
+_QUIET = re.compile(r"the mode is (?P<mode>\w+)|is in (?P<maintenance>maintenance)|(?P<muted>the job is muted)")
 _VERDICT = re.compile(r"verdict: \w+ \(\w+\): (?P<sentence>.+)", re.DOTALL)
 
 
@@ -48,6 +50,21 @@ def history(incident: IncidentDocument) -> Iterator[tuple[str, str]]:
         yield event.at, what
 
 
+def marks(incident: IncidentDocument) -> Iterator[str]:
+    """Who is on it, and why nobody is told, in a few words."""
+    if incident.acknowledged_by:
+        yield f"{incident.acknowledged_by} is on it"
+    if incident.muted:
+        yield next((word for event in reversed(incident.events) if (word := _quiet(event.what))), "muted")
+
+
+def _quiet(what: str) -> str:
+    found = None if _VERDICT.fullmatch(what) else _QUIET.search(what)
+    if found is None:
+        return ""
+    return f"mode {found['mode']}" if found["mode"] else found["maintenance"] or "muted"
+
+
 def _of(owner: str) -> str:
     return f" of {owner}" if owner else ""
 
@@ -58,11 +75,10 @@ def _head(incident: IncidentDocument) -> Text:
     head.append(f"  {incident.state}  ")
     head.append(severity_word(incident.severity), style=SEVERITY_STYLES[incident.severity])
     withheld = f" (would be told as {incident.withheld})" if incident.withheld != "none" else ""
-    head.append(f"  muted{withheld}" if incident.muted else "")
+    head.append(safe(f"  {', '.join(marks(incident))}{withheld}") if incident.muted or incident.acknowledged_by else "")
     head.append(
         f"  told at {time_and_distance(incident.tell_at)} unless it moves" if incident.tell_at else "", style="dim"
     )
-    head.append(safe(f"  acknowledged by {incident.acknowledged_by}" if incident.acknowledged_by else ""))
     together = incident.together
     if together is not None:
         seen = f"  by what {together.nodes} nodes see" if together.nodes else ""

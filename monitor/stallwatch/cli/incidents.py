@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json, find_incident, speaks_for
-from stallwatch.cli.incident_view import incident_view
+from stallwatch.cli.incident_view import incident_view, marks
 from stallwatch.cli.numbers import WholeNumber
 from stallwatch.cli.terminal import SEVERITY_STYLES, console, local_time, safe, severity_word, show, table
 from stallwatch.errors import UsageError
@@ -81,7 +81,7 @@ def list_view(incidents: IncidentList) -> RenderableType:
     for incident in incidents.incidents:
         grid.add_row(
             Text(safe(incident.incident_id)),
-            incident.state,
+            Text(safe(", ".join((incident.state, *marks(incident))))),
             _severity(incident),
             local_time(incident.opened_at),
             Text(safe(_what(incident))),
@@ -97,6 +97,7 @@ def _block(incident: IncidentDocument) -> Iterator[RenderableType]:
     else:
         head.append(_severity(incident), style=SEVERITY_STYLES[incident.severity])
         head.append(f"  {incident.state}", style="not bold")
+    head.append(safe("".join(f"  {mark}" for mark in marks(incident))), style="not bold")
     head.append(f"  {local_time(incident.opened_at)}", style="not bold dim")
     yield head
     yield Padding(Text(safe(_what(incident))), (0, 0, 0, 2))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -102,10 +103,17 @@ def _frame(line: str, blamed: set[int]) -> Padding:
 
 def _time(report: Report | IncidentDocument) -> str:
     """Nothing where nothing was captured for the purpose: a folder of dumps, a log."""
+    if isinstance(report, IncidentDocument) and report.is_over:
+        return ""  # nothing of it is left to be ended
     ends = deadline(report)
     if not (report.evidence_complete or ends):
         return ""
-    return safety(report) + (f"; torch's own timeout ends the job at {time_and_distance(ends)}" if ends else "")
+    if not ends:
+        return safety(report)
+    passed = datetime.fromisoformat(ends) <= datetime.now(UTC)
+    # A folder of evidence may be of long ago: its job is not there to be ended.
+    said = "evidence complete" if passed and type(report) is Report and report.evidence_complete else safety(report)
+    return f"{said}; torch's own timeout {'was to end' if passed else 'ends'} the job at {time_and_distance(ends)}"
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from stallwatch import config
 from stallwatch.cli.daemon_access import asks_daemon, echo_json
+from stallwatch.cli.incident_view import marks
 from stallwatch.cli.terminal import (
     SEVERITY_STYLES,
     STATE_STYLES,
@@ -256,7 +257,7 @@ def _incident(incident: IncidentDocument) -> list[RenderableType]:
         text.append(safe("; ".join(finding.reason for finding in incident.findings) or "no verdict yet"))
         return [text]
     text.append(safe(incident.verdicts[0].summary))
-    text.append(safe(f" {incident.acknowledged_by} is on it.") if incident.acknowledged_by else "", style="green")
+    text.append(safe("".join(f" {mark}." for mark in marks(incident))), style="green")
     reasons = [event.what for event in incident.events if event.what.startswith(UNTOLD)]
     more = [indented(reasons[-1], "dim")] if incident.severity == "none" and reasons else []
     return [text, *more]

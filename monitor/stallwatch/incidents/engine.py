@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import judged, life_cycle, looking, shared, silence, slowness
+from stallwatch.incidents.afterwards import REQUESTED, afterwards
 from stallwatch.incidents.escalation import deserved, is_held, planned
 from stallwatch.incidents.incident_names import incident_id
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, numbered
@@ -127,7 +128,7 @@ class Engine:
     ) -> IncidentTable:
         ordinals = numbered(lives.ordinals, job)
         findings = now.of(job, family)
-        what = "; ".join(f.reason for f in findings) or "captured on request"
+        what = "; ".join(f.reason for f in findings) or REQUESTED
         incident = Incident(
             incident_id=incident_id(job, ordinals[job]),
             job=job,
@@ -162,6 +163,10 @@ class Engine:
             life = replace(life, confirmed_ns=now.at_ns)
         if silence.mode_of(lives, self._config, now.at_ns) != "off":
             life = looking.look_and_judge(life, self._config, now.at_ns, actions)
+        if life_cycle.is_over(life.incident, now.jobs.get(life.incident.job)):  # who is told of it now is told that
+            over = afterwards(life.incident, ended=True)
+            over = over if over.job_over else replace(over, job_over=True)
+            life = life if over is life.incident else replace(life, incident=over)
         return self._told(life, lives, now, actions)
 
     def _told(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:

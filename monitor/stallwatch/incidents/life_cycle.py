@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import shared
+from stallwatch.incidents.afterwards import REQUESTED, afterwards
 from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
@@ -64,7 +65,7 @@ def end_of(
     if life.family == "request":
         over = life.looks > 1 and life.judged_look >= life.looks and not working
         done = over or _age(life.incident.since_ns, at_ns) > _REQUEST_SECONDS
-        return IncidentEnd("resolved", "captured on request") if done else None
+        return IncidentEnd("resolved", REQUESTED) if done else None
     adopted_seconds = None if life.adopted_ns is None else _age(life.adopted_ns, at_ns)
     if facts is None and adopted_seconds is not None and adopted_seconds < _UNSEEN_SECONDS:
         return None
@@ -113,6 +114,12 @@ def is_to_be_judged(life: IncidentLife, facts: JobFacts | None) -> bool:
     return gone and not in_order and looked and life.family == "hang" and life.confirmed_ns is None
 
 
+def is_over(incident: Incident, facts: JobFacts | None) -> bool:
+    """Whether no process of the whole job is left, as far as this node sees it whole."""
+    whole = facts is not None and len(facts.ranks) >= facts.world_size and incident.together is None
+    return whole and facts is not None and not facts.alive
+
+
 def end(
     lives: IncidentTable,
     life: IncidentLife,
@@ -136,6 +143,7 @@ def end(
     over = replace(
         life.incident, state=end.state, resolved_wall_ns=wall_ns, resolution=end.why, tell_wall_ns=None, tell_reason=""
     )
+    over = afterwards(replace(over, job_over=end.state == "ended"), ended=end.state == "ended")
     over = noted(shared.ended_here(over), f"{end.state}: {end.why}", wall_ns, actions)
     return replace(lives, past=_kept((over, *lives.past)))
 

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.afterwards import afterwards
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import named, noted, state_by
 from stallwatch.incidents.messages import Action, FleetSaid
@@ -91,7 +92,10 @@ def said_of_past(lives: IncidentTable, event: FleetSaid, wall_ns: int, actions: 
     """The end of an incident may be this node's to tell though another has told its beginning; and the job's verdict
     may come when the job is over here."""
     past = tuple(
-        _judged_together(replace(incident, together=event.together), event, wall_ns, actions)
+        afterwards(
+            _judged_together(replace(incident, together=event.together), event, wall_ns, actions),
+            ended=incident.state == "ended",
+        )
         if incident.incident_id == event.incident_id
         else incident
         for incident in lives.past

@@ -83,6 +83,7 @@ class Incident(msgspec.Struct, frozen=True):
     tell_reason: str = ""  # why not sooner
     acknowledged_by: str = ""  # who said that he is on it; nobody is paged a second time then
     judged: Judgement | Literal[""] = ""  # whether the verdict was right, by somebody who knows
+    job_over: bool = False  # no process of its job is left: seen before it is said to be over
     together: Together | None = None  # None: this node sees the whole job, or judges alone
 
     @property

@@ -67,6 +67,10 @@ def sentence(incident: Incident) -> str:
 def safety_words(incident: Incident) -> str:
     """Whether the job may be ended, and when torch does; "" where nothing was looked at yet."""
     report = incident.report
+    if incident.is_over or incident.job_over:
+        return (
+            "It moves again" if incident.state == "resolved" else "The job is over: nothing of it is left to be ended"
+        )
     if report is None:
         return ""
     said = safety(report)

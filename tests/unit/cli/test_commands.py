@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from stallwatch.cli import status, terminal
+from stallwatch.cli import incidents, status, terminal
 from stallwatch.cli.app import COMMANDS, run
 from stallwatch.cli.incident_view import incident_view
 from stallwatch.cli.incidents import list_view
@@ -26,7 +26,8 @@ from stallwatch.model.incident import UNTOLD, IncidentEvent, Together
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.node.disk import DiskHangs
 from stallwatch.node.heartbeat_file import prepare
-from stallwatch.outputs.documents import incident_list, rank_list
+from stallwatch.outputs.documents import incident_document, incident_list, rank_list
+from tests.builders.clock import WALL_NS
 from tests.integration.outputs.serving import Served, served
 from tests.unit.outputs.reports import JOB, FakeControl, diagnosis, incident, node_report, verdict, view
 
@@ -62,7 +63,7 @@ def drawn(view: Callable[[], RenderableType], width: int) -> str:
     written = io.StringIO()
     screen = Console(width=width, force_terminal=True, no_color=True, highlight=False, file=written)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (terminal, status):
+        for module in (terminal, status, incidents):
             patch.setattr(module, "console", lambda: screen)
         screen.print(view())
     return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
@@ -199,6 +200,30 @@ def test_an_incident_is_found_by_its_beginning_or_by_its_job(
     else:
         assert code == 0
         assert shown.out.startswith(f"{found}  ")
+
+
+def test_a_list_says_who_is_on_it_and_why_nobody_is_told(capsys: Capture) -> None:
+    said = {
+        "the job is muted": "muted",
+        "nobody is told: node0 is in maintenance (anna: new disk); it would have been told as critical": "maintenance",
+        "nobody is told that it is critical now: the mode is shadow (anna)": "mode shadow",
+    }
+    for what, mark in said.items():
+        events = (IncidentEvent(WALL_NS, what), IncidentEvent(WALL_NS, "look 2 done"))
+        quiet = incident(muted=True, acknowledged_by="anna", events=events)
+        show(list_view(incident_list(node_report(incidents=(quiet,)))))
+        shown = capsys.readouterr().out
+        assert f"open, anna is on it, {mark}  critical" in shown
+        assert f"critical  open  anna is on it  {mark}" in drawn(
+            lambda quiet=quiet: list_view(incident_list(node_report(quiet))),
+            120,  # type: ignore[misc]
+        )
+        show(incident_view(incident_document(quiet)))
+        assert f"anna is on it, {mark}" in capsys.readouterr().out
+        show(status_view(rank_list(node_report(quiet)), incident_list(node_report(quiet))))
+        assert f"anna is on it. {mark}." in capsys.readouterr().out
+    show(list_view(incident_list(node_report(incident()))))
+    assert "open   critical" in capsys.readouterr().out, "nothing beside it"
 
 
 def test_the_beginning_of_one_id_is_enough(address: Served, capsys: Capture) -> None:

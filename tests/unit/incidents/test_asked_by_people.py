@@ -128,7 +128,7 @@ def test_who_is_on_it_and_who_is_muted_is_escalated_to_nobody_and_the_history_sa
     ):
         story = Story()
         story.hang("not_entered")
-        assert story.incident.severity == "warning"
+        assert story.severity == "warning"
         named = replace(event, incident_id=story.incident.incident_id) if isinstance(event, Acknowledged) else event
         story.hear(named)
         story.stands(90)

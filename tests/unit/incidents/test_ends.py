@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 import stallwatch.outputs
 from stallwatch.detectors.job_facts import JobFacts
@@ -209,3 +210,40 @@ def test_a_scrape_within_five_minutes_sees_what_was_over_between_two(way: Way, s
     assert "stallwatch_incident_evidence_complete{" not in scraped(299)
     assert "stallwatch_incident_info{" not in scraped(301)
     assert "stallwatch_incidents_open{" not in scraped(1)
+
+
+def test_when_its_job_is_over_an_incident_has_no_deadline_and_the_steps_that_are_left() -> None:
+    dump = "On node0 see all its threads: `py-spy dump --pid 4711`."
+    answer = report("not_entered", deadline=600)
+    told = replace(answer, verdicts=(replace(answer.verdicts[0], next_steps=(dump, "Mend it.")),))
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(told)
+    assert story.incident.report is not None and story.incident.verdict is not None
+    assert story.incident.report.deadline == answer.deadline, "while it stands"
+    assert dump in story.incident.verdict.next_steps
+    story.at(story.second + 1, jobs=[facts(alive=())])
+    story.at(story.second + 5, jobs=[facts(alive=())])
+    (past,) = story.lives.past
+    assert past.state == "ended"
+    assert past.report is not None and past.verdict is not None
+    assert past.report.deadline is None
+    assert dump not in past.verdict.next_steps and "Mend it." in past.verdict.next_steps
+    assert "safe to kill" not in str(slack_message(past, "told")), "nor where a message is late"
+
+
+def test_who_is_told_of_a_job_when_it_is_gone_is_not_told_to_end_it() -> None:
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"), DIED, jobs=[facts(alive=(), failed=True)])
+    story.looked()
+    story.judged(report("rank_exited", deadline=600))
+    told = story.incident if story.lives.active else story.lives.past[0]
+    assert told.severity == "critical"
+    message = str(slack_message(told, "told"))
+    assert "The job is over" in message
+    assert "safe to kill" not in message and "timeout ends" not in message

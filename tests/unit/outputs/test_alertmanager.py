@@ -88,7 +88,8 @@ def test_what_died_with_its_job_a_moment_after_it_was_told_stands_until_people_h
     over_ns = voice.clock.wall_ns()
     over = incident(state="ended", resolution="the job ended", resolved_wall_ns=over_ns)
     (stands,) = voice.said(over)
-    assert stands["annotations"] == {**first["annotations"], "state": "ended"}
+    deadline = "The job is over: nothing of it is left to be ended"
+    assert stands["annotations"] == {**first["annotations"], "state": "ended", "deadline": deadline}
     assert stands["endsAt"] == iso(over_ns + 300 * 10**9)
     voice.clock.advance(300)
     (last,) = voice.said(over)

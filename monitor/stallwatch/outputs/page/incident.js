@@ -40,7 +40,7 @@ function whoAndNext(verdict, over) {  // who, at which line, and what to do abou
   const more = groups.slice(8).flatMap(group => group.map(process => process.rank));
   const who = shown.length || differs || rest ? element("div", "", ...shown.map(group => culprit(group, verdict)),
     more.length ? element("p", "soft", `and ${called(more)}`) : null, differs ? element("p", "", differs) : null, rest) : null;
-  const next = list(over ? "What was advised" : "What to do", verdict.next_steps, "ol");
+  const next = list(over ? "What is left to do" : "What to do", verdict.next_steps, "ol");
   return who || next ? element("div", "columns first", who, next) : null;
 }
 function verdictParts(verdict, over) {
