@@ -8,6 +8,7 @@ import pwd
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -214,10 +215,8 @@ def test_a_list_says_who_is_on_it_and_why_nobody_is_told(capsys: Capture) -> Non
         show(list_view(incident_list(node_report(incidents=(quiet,)))))
         shown = capsys.readouterr().out
         assert f"open, anna is on it, {mark}  critical" in shown
-        assert f"critical  open  anna is on it  {mark}" in drawn(
-            lambda quiet=quiet: list_view(incident_list(node_report(quiet))),
-            120,  # type: ignore[misc]
-        )
+        document = incident_list(node_report(quiet))
+        assert f"critical  open  anna is on it  {mark}" in drawn(partial(list_view, document), 120)
         show(incident_view(incident_document(quiet)))
         assert f"anna is on it, {mark}" in capsys.readouterr().out
         show(status_view(rank_list(node_report(quiet)), incident_list(node_report(quiet))))
