@@ -6,13 +6,13 @@ A day's folder goes when it is older than what is kept; no clock but the writer'
 """
 
 import re
-import shutil
 import tarfile
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, Final
 
+from stallwatch.bundle.packed import bundle_in, unpack
 from stallwatch.errors import UsageError
 
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -21,7 +21,6 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _OBJECTS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
 _COMMITS: Final = frozenset({"s3", "s3a", "gs", "gcs"})  # of these, who can hold an object back until it is complete
 _MOST_FILES: Final = 4096
-_MOST_BYTES: Final = 4 << 30
 
 
 def put(archive: str, options: dict[str, Any], incident_id: str, node: str, folder: Path, wall_ns: int) -> str:
@@ -85,33 +84,12 @@ def fetch(address: str, options: dict[str, Any], into: Path) -> list[Path]:
         folder = into / f"{number}-{_safe(one.rpartition('/')[2].removesuffix('.tar.gz'))}"
         folder.mkdir()
         try:
-            with storage.open(one, "rb") as file, tarfile.open(fileobj=file, mode="r|gz") as tar:
-                unpack(tar, folder)
+            with storage.open(one, "rb") as file:
+                unpack(file, folder)
         except Exception as error:
             raise UsageError(f"{one}: {type(error).__name__}: {error}", "Is it whole?") from error
-        inner = [path for path in folder.iterdir() if path.is_dir()]
-        folders.append(inner[0] if len(inner) == 1 else folder)
+        folders.append(bundle_in(folder))
     return folders
-
-
-def unpack(tar: tarfile.TarFile, folder: Path) -> None:
-    """Write an archive's files, and nothing else of it, below a folder. Raise ValueError where one would lie outside,
-    or where they are too much. (Debian 12's Python 3.11.2 has no filters for extraction yet.)"""
-    left = _MOST_BYTES
-    for member in tar:
-        if not member.isfile():
-            continue
-        left -= member.size
-        if left < 0:
-            raise ValueError(f"it holds more than {_MOST_BYTES >> 30} GiB")
-        name = PurePosixPath(member.name)
-        if name.is_absolute() or ".." in name.parts:
-            raise ValueError(f"it would put {member.name!r} outside of its folder")
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        content = tar.extractfile(member)
-        assert content is not None  # of a file
-        with content, (folder / name).open("wb") as file:
-            shutil.copyfileobj(content, file)
 
 
 def _storage(address: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -31,6 +31,7 @@ _SOURCE_FIELDS: Final = frozenset({"text", "source_line", "locals", "argv", "cmd
 _SERIAL_FIELDS: Final = frozenset({"serial"})
 # A function of the kernel, whatever this kernel calls it ("futex_do_wait" since 6.7): nobody's own.
 _KERNEL_FIELDS: Final = frozenset({"wchan"})
+_IDENTIFIER = re.compile(r"[^\W\d][\w.<>]*")
 _SYMBOL = re.compile(r"[a-z_]\w*(?:\.\w+)*")
 # Written by a daemon of what is in the other files; a reader makes it anew.
 LEFT_OUT: Final = frozenset({"verdict.json", "incident.json", "config.json", "truth.json"})
@@ -71,6 +72,7 @@ class Scrubber:
         words = sorted(map(re.escape, self._secret), key=len, reverse=True)
         self._secrets = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)") if words else None
         self.removed: set[str] = set(self._secret)  # every name that must not be found any more
+        self.stayed: set[str] = set()  # names of the job's own functions that are made of everybody's words
 
     def json(self, value: Any, field: str = "") -> Any:
         """Given what a JSON file or a dump holds, return it with every string scrubbed."""
@@ -82,12 +84,23 @@ class Scrubber:
             made = {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}
             if field == "blocks" and isinstance(value.get("text"), str):
                 made["text"] = told_by(value["text"])  # by which it is told what a loop runs over
+            self._note_function(value, made)
             if isinstance(value.get("short_filename"), str) and isinstance(made.get("filename"), str):
                 made["short_filename"] = made["filename"].rpartition("/")[2]  # py-spy's: "train.py" is of a path, too
             return made
         if isinstance(value, list | tuple):
             return type(value)(self.json(one, field) for one in value)
         return value
+
+    def _note_function(self, frame: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+        """Keep in mind what of a frame of the job's own code stays, whoever wrote it: it is told to who shows it."""
+        file = frame.get("filename") or frame.get("file")
+        for field in ("name", "function"):
+            own = frame.get(field)
+            if not (isinstance(file, str) and isinstance(own, str) and own == made.get(field)):
+                continue
+            if not any(marker.match(file) for marker in _PUBLIC) and _IDENTIFIER.fullmatch(own):
+                self.stayed.add(own)
 
     def text(self, text: str) -> str:
         """Given any text, return it with everybody's words and numbers alone."""

@@ -74,6 +74,8 @@ def _with_summary(paths: Sequence[Path], detail: str) -> tuple[Report, bytes]:
 def command(given: tuple[str, ...], options_file: Path | None, as_json: bool, summary: str | None) -> int:
     """Say what hung: from an incident bundle, a folder of dumps, dumps, logs, or several node folders of one incident.
 
+    A bundle may be a folder, or the file that `stallwatch bundle export` has made of it.
+
     A URL (s3://bucket/…, file:///…) names an archived bundle, or an incident's folder of them: all its nodes' bundles.
 
     Exit code: 0 healthy or over, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
@@ -83,11 +85,12 @@ def command(given: tuple[str, ...], options_file: Path | None, as_json: bool, su
 
 
 def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.ExitStack) -> list[Path]:
-    """Return paths of this node: of a URL, the folders of what was fetched, which are gone when `fetched` is closed."""
+    """Return paths of this node: of a URL, and of a bundle that is one file, the folders of what was fetched or
+    unpacked, which are gone when `fetched` is closed."""
     paths: list[Path] = []
     for one in given:
         if "://" not in one:
-            paths.append(Path(one))
+            paths.append(here(Path(one), fetched))
             continue
         from stallwatch.bundle.archive_storage import fetch
 
@@ -95,6 +98,15 @@ def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.E
         folder = fetched.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-"))
         paths += fetch(one, options, Path(folder))
     return paths
+
+
+def here(path: Path, fetched: contextlib.ExitStack) -> Path:
+    """Return a path as it is; of a bundle that is one file the folder to which it was unpacked."""
+    from stallwatch.bundle.packed import is_packed, unpacked
+
+    if not is_packed(path):
+        return path
+    return unpacked(path, Path(fetched.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-"))))
 
 
 def _analyze(paths: Sequence[Path], as_json: bool, summary: str | None) -> int:

@@ -15,6 +15,7 @@ from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.model.verdict import Verdict
 
 _TOP = "incident"
+_HASH = re.compile(r"-([0-9a-f]{8})-\d+\Z")  # of incident_names.incident_id
 
 
 @click.group()
@@ -81,11 +82,13 @@ def _scrubbed(bundle: Path, files: dict[str, bytes]) -> tuple[dict[str, bytes], 
     unread = f"; left out, since unreadable: {', '.join(dropped)}" if dropped else ""
     less = f" ({before.confidence} with its names and lines, {after.confidence} here)"
     sure = less if before.confidence != after.confidence else f", {after.confidence}"
-    return made, f", {len(scrubber.removed)} names gone, and the same verdict: {after.cause}{sure}{unread}"
+    stays = f"\nNames of functions that stay, since they are everyday words: {', '.join(sorted(scrubber.stayed))}."
+    more = stays if scrubber.stayed else ""
+    return made, f", {len(scrubber.removed)} names gone, and the same verdict: {after.cause}{sure}{unread}{more}"
 
 
 def _secrets(files: dict[str, bytes]) -> set[str]:
-    """Names of hosts, users and jobs, wherever a file says that a word is one."""
+    """Names of hosts, users and jobs, and what stands for a job, wherever a file says that a word is one."""
     import json
 
     found: set[str] = set()
@@ -104,6 +107,8 @@ def _secrets(files: dict[str, bytes]) -> set[str]:
                     "epoch",
                 ):
                     (hosts if key in ("node", "host", "hostname") else found).add(one)
+                if key == "incident_id" and isinstance(one, str) and (job := _HASH.search(one)):
+                    found.add(job[1])  # of the job's epoch and owner
                 if key == "nodes" and isinstance(one, dict):
                     hosts.update(one)
                 walk(one)

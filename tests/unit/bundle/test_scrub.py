@@ -4,12 +4,11 @@ import json
 import pickle
 import re
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from stallwatch.bundle.archive_storage import unpack
+from stallwatch.bundle.packed import unpack
 from stallwatch.bundle.scrub import Scrubber, scrubbed
 from stallwatch.cli.app import run
 from stallwatch.formats.pickle_subset import Machine
@@ -156,8 +155,8 @@ def test_an_export_is_of_the_same_verdict_and_holds_no_name_of_the_original(
     assert re.search(
         r"and the same verdict: \w+(, \w+| \(\w+ with its names and lines, \w+ here\))", capsys.readouterr().out
     )
-    with tarfile.open(file) as tar:
-        unpack(tar, tmp_path)
+    with file.open("rb") as opened:
+        unpack(opened, tmp_path)
     made = (path for path in (tmp_path / "incident").rglob("*") if path.is_file())
     whole = b"".join(path.read_bytes() for path in made).decode("latin-1")
     for stacks in bundle.glob("ranks/*/stacks*.json"):
@@ -180,8 +179,8 @@ def test_hosts_that_are_called_alike_go_too_and_a_serial_number_does(tmp_path: P
     (bundle / "nodes" / "x").mkdir(parents=True)
     (bundle / "nodes" / "x" / "gpus.json").write_text(json.dumps([{"serial": "1651923004567"}]))
     assert run(["bundle", "export", "--scrub", str(bundle), str(tmp_path / "incident.tar.gz")]) == 0
-    with tarfile.open(tmp_path / "incident.tar.gz") as tar:
-        unpack(tar, tmp_path)
+    with (tmp_path / "incident.tar.gz").open("rb") as opened:
+        unpack(opened, tmp_path)
     made = (path for path in (tmp_path / "incident").rglob("*") if path.is_file())
     whole = b"".join(path.read_bytes() for path in made).decode("latin-1")
     assert not [own for own in ("017", "018", "019", "corp", "1651923004567") if own in whole]
@@ -193,3 +192,30 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, capsys: pytest
     assert run(["bundle", "export", str(bundle), str(tmp_path / "there")]) == 64
     assert "is there" in capsys.readouterr().err
     assert (tmp_path / "there").read_text() == "mine"
+
+
+def test_what_stands_for_a_job_goes_whole_and_which_functions_stay_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(ROOT / "tests" / "bundles" / "gloo-python_sleep", bundle)
+    told = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps(told | {"incident_id": "llama-ae4568c3-1"}))
+    (bundle / "ranks" / "0" / "log.txt").write_text("see llama-ae4568c3-1, and ae4568c3\n")
+    assert run(["bundle", "export", "--scrub", str(bundle), str(tmp_path / "incident.tar.gz")]) == 0
+    with (tmp_path / "incident.tar.gz").open("rb") as opened:
+        unpack(opened, tmp_path)
+    texts = [path.read_text() for path in (tmp_path / "incident").rglob("*") if path.suffix in (".json", ".txt")]
+    assert not [text for text in texts if "ae4568c3" in text or "4568" in text]
+    said = capsys.readouterr().out
+    (stays,) = re.findall(r"^Names of functions that stay, since they are everyday words: (.+)\.$", said, re.MULTILINE)
+    own = {
+        frame["name"]
+        for stacks in bundle.glob("ranks/*/stacks*.json")
+        for thread in json.loads(stacks.read_text())
+        for frame in thread["frames"]
+        if "/site-packages/" not in frame["filename"] and "/lib/python3" not in frame["filename"]
+    }
+    left = {name for name in own if any(f'"{name}"' in text for text in texts)}
+    assert left - {"<module>"} <= set(stays.split(", ")), "none stays of which it is not said"
+    assert "main" in stays.split(", ")
