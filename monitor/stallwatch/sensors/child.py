@@ -39,7 +39,7 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
         for message in unpacker.feed(data):
             request = msgspec.msgpack.decode(message, type=int)
             began = time.monotonic()
-            answer = SensorAnswer(request, 0.0)
+            answer, without_memory = SensorAnswer(request, 0.0), False
             try:
                 sensor = sensor or make()
                 value = encoded(sensor, sensor.read())
@@ -50,10 +50,12 @@ def serve(make: Callable[[], Sensor[Any]], requests: int, answers: int) -> None:
                     request, time.monotonic() - began, error=str(reason), absent=True, again_seconds=again
                 )
             except Exception as error:  # noqa: BLE001 - the sensors' guard: what a sensor raises is its answer
+                # What a limit, or a heap in pieces, does to one process it does not do to the next one.
+                without_memory = isinstance(error, MemoryError)
                 reason_text = name_of(f"{type(error).__name__}: {error}")
                 answer = SensorAnswer(request, time.monotonic() - began, error=reason_text)
             write(answers, pack(msgpack_of(answer)))
-            if answer.absent:
+            if answer.absent or without_memory:
                 return
         free_lists.give_back()
 

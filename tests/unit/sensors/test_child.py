@@ -6,8 +6,9 @@ import sys
 import msgspec
 import pytest
 
-from stallwatch.node.framing import pack
-from stallwatch.sensors.sensor import Options
+from stallwatch.node.framing import Unpacker, pack
+from stallwatch.sensors.child import serve
+from stallwatch.sensors.sensor import Options, SensorAnswer
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -33,3 +34,20 @@ def test_a_child_whose_daemon_goes_ends_without_a_word(unread: bool) -> None:
         child.kill()
         child.wait()
     assert (child.returncode, said) == (0, b"")
+
+
+def test_a_child_without_memory_says_so_and_makes_room_for_another() -> None:
+    """What a limit or a heap in pieces has done to one process the next one does not inherit."""
+    ours, theirs = socket.socketpair()
+
+    class Hungry:
+        def read(self) -> int:
+            raise MemoryError
+
+    with ours, theirs:
+        ours.send(pack(msgspec.msgpack.encode(1)) + pack(msgspec.msgpack.encode(2)))
+        serve(Hungry, theirs.fileno(), theirs.fileno())
+        ours.settimeout(60)
+        (said,) = Unpacker().feed(ours.recv(1 << 20))
+    answer = msgspec.msgpack.decode(said, type=SensorAnswer)
+    assert (answer.request, answer.error, answer.absent) == (1, "MemoryError: ", False)
