@@ -128,7 +128,6 @@ class UsageCapture:
             seconds=seconds,
             cpu_share=share("cpu_ticks", _TICK_SECONDS),
             runnable_share=share("runnable_ns", 1e-9),
-            storage_share=share("storage_ticks", _TICK_SECONDS),
             major_faults=changed.get("major_faults"),
             read_bytes=changed.get("read_bytes"),
             write_bytes=changed.get("write_bytes"),
@@ -144,8 +143,6 @@ class UsageCapture:
                 raise ProcessLookupError(f"pid {self._pid} belongs to another process now")
             main = parse_stat(directory.read(f"task/{self._pid}/stat"))
             found = {"cpu_ticks": main.cpu_ticks, "major_faults": whole.major_faults}
-            if _delays_are_counted(self._proc):
-                found["storage_ticks"] = main.storage_ticks
             for read in (self._runnable, self._io):
                 with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
                     found |= read(directory)  # else not ours to know, or a kernel without it: it stays unknown
@@ -185,15 +182,6 @@ def processes(proc: str = "/proc") -> dict[int, Stat]:
         except (OSError, ValueError):
             continue
     return found
-
-
-def _delays_are_counted(proc: str) -> bool:
-    """Since Linux 5.14 a sysctl that is off by default; a count of zero says nothing then."""
-    try:
-        with open(f"{proc}/sys/kernel/task_delayacct", "rb") as file:
-            return file.read().strip() == b"1"
-    except OSError:
-        return False
 
 
 def _cpus(ranges: str) -> tuple[int, ...]:

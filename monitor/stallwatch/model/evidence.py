@@ -135,7 +135,6 @@ class Usage(msgspec.Struct, frozen=True):
     seconds: float
     cpu_share: float | None = None  # its main thread ran
     runnable_share: float | None = None  # its main thread could run and had no CPU
-    storage_share: float | None = None  # its main thread waited for a block device
     major_faults: int | None = None
     read_bytes: int | None = None  # from storage, by all its threads
     write_bytes: int | None = None

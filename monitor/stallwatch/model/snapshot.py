@@ -182,7 +182,6 @@ class NetworkPort(msgspec.Struct, frozen=True):
     port: int  # 1 for Ethernet
     kind: str  # "infiniband", "ethernet" (link layer)
     state: str  # "active", "down", "init", "armed"; Ethernet: "up", "down", "unknown"
-    rate_gbps: float | None
     counters: tuple[tuple[str, int], ...]  # only those that are there
 
 
@@ -194,7 +193,6 @@ class HostSample(msgspec.Struct, frozen=True):
     open_files: tuple[int, int] | None  # of the whole node: open, limit
     memory_available_bytes: int | None
     ports: tuple[NetworkPort, ...] | None  # None: not read yet
-    ports_at_ns: int | None
     missing: tuple[tuple[str, str], ...] = ()  # (source, why and what it needs)
 
     @property

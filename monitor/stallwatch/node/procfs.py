@@ -25,7 +25,6 @@ class Stat(NamedTuple):
     resident_pages: int
     exit_status: int  # as wait(2) gives it; 0 also when we may not know
     major_faults: int = 0
-    storage_ticks: int = 0  # waited for block devices, where the kernel counts that
     processor: int = -1  # on which it ran last
 
 
@@ -37,7 +36,6 @@ class Status(NamedTuple):
     groups: tuple[int, ...]
     tracer_pid: int
     namespace_pids: tuple[int, ...]  # ours first, the process' own last
-    pending_signals: int  # bit n-1 is signal n; of the thread and of the process
     wakes: int | None = None  # voluntary context switches of the thread; of a process, its main thread's
 
 
@@ -59,7 +57,6 @@ def parse_stat(data: bytes) -> Stat:
         resident_pages=int(fields[21]),
         exit_status=int(fields[49]) if len(fields) > 49 else 0,
         major_faults=int(fields[9]),
-        storage_ticks=int(fields[39]) if len(fields) > 39 else 0,
         processor=int(fields[36]) if len(fields) > 36 else -1,
     )
 
@@ -79,14 +76,11 @@ def parse_status(data: bytes) -> Status:
         groups=_numbers(values.get(b"Groups", b"")),
         tracer_pid=int(values.get(b"TracerPid", b"0")),
         namespace_pids=_numbers(values.get(b"NSpid", b"")),
-        pending_signals=int(values.get(b"SigPnd", b"0"), 16) | int(values.get(b"ShdPnd", b"0"), 16),
         wakes=int(values[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in values else None,
     )
 
 
-_STATUS_NAMES = frozenset(
-    (b"Uid", b"Gid", b"Groups", b"TracerPid", b"NSpid", b"SigPnd", b"ShdPnd", b"voluntary_ctxt_switches")
-)
+_STATUS_NAMES = frozenset((b"Uid", b"Gid", b"Groups", b"TracerPid", b"NSpid", b"voluntary_ctxt_switches"))
 
 
 def _numbers(text: bytes) -> tuple[int, ...]:

@@ -60,14 +60,12 @@ class HostSensor:
         oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)
         while self._notices and (self._notices[0].at_ns or 0) < oldest_ns:
             self._notices.popleft()
-        ports, ports_at_ns = self._ports.latest(missing)
         return HostSample(
             notices=tuple(self._notices),
             shared_memory_bytes=self._space(missing),
             open_files=self._open_files(missing),
             memory_available_bytes=self._memory_available(missing),
-            ports=ports,
-            ports_at_ns=ports_at_ns,
+            ports=self._ports.latest(missing),
             missing=tuple(missing.items()),
         )
 
@@ -136,11 +134,11 @@ class Ports:
         self._sys = sys
         self._now_ns = monotonic_ns
         self._aside = OneCallAtATime[None](lambda: monotonic_ns() / 1e9)
-        self._value: tuple[tuple[NetworkPort, ...], int] | None = None
+        self._value: tuple[NetworkPort, ...] | None = None
         self._due_ns = 0
 
-    def latest(self, missing: dict[str, str]) -> tuple[tuple[NetworkPort, ...] | None, int | None]:
-        """The ports as last read, and their age in seconds."""
+    def latest(self, missing: dict[str, str]) -> tuple[NetworkPort, ...] | None:
+        """The ports as last read; None before that."""
         now_ns = self._now_ns()
         seconds = self._aside.silent_seconds
         if seconds is not None:
@@ -149,11 +147,9 @@ class Ports:
         elif now_ns >= self._due_ns:
             self._due_ns = now_ns + int(_PORTS_SECONDS * 1e9)
             self._aside.begin(self._read)
-        if self._value is None:
-            return None, None
-        if not self._value[0]:
+        if self._value is not None and not self._value:
             missing.setdefault("network ports", "no InfiniBand and no Ethernet hardware in /sys/class")
         return self._value
 
     def _read(self) -> None:
-        self._value = read_ports(self._sys), self._now_ns()
+        self._value = read_ports(self._sys)

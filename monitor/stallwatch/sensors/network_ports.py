@@ -41,7 +41,6 @@ def _infiniband(directory: str) -> Iterator[NetworkPort]:
                 port=int(number),
                 kind=layer,
                 state=_text(f"{port}/state").rpartition(":")[2].strip().lower() or "unknown",  # "4: ACTIVE"
-                rate_gbps=_rate(_text(f"{port}/rate")),  # "400 Gb/sec (4X NDR)"
                 counters=(
                     *_counters(f"{port}/counters", _INFINIBAND),
                     *_counters(f"{port}/hw_counters", _INFINIBAND_HARDWARE),
@@ -57,13 +56,11 @@ def _ethernet(directory: str) -> Iterator[NetworkPort]:
                 continue
         except OSError:
             continue  # "bonding_masters" is a file
-        speed = _number(_text(f"{path}/speed"))  # Mb/s; -1: nobody knows
         yield NetworkPort(
             device=name_of(device),
             port=1,
             kind="ethernet",
             state=_text(f"{path}/operstate") or "unknown",
-            rate_gbps=speed / 1000 if speed is not None and speed > 0 else None,
             counters=(
                 *_counters(f"{path}/statistics", _ETHERNET),
                 *_counters(path, ("carrier_changes",)),
@@ -90,15 +87,8 @@ def _text(path: str) -> str:
         with open(path, encoding="ascii", errors="replace") as file:
             return name_of(file.read(4096).strip())
     except OSError:
-        return ""  # also what a driver refuses: EINVAL for the speed of a link that is down
+        return ""
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.lstrip("-").isdecimal() else None
-
-
-def _rate(text: str) -> float | None:
-    try:
-        return float(text.split()[0])
-    except (IndexError, ValueError):
-        return None

@@ -128,7 +128,7 @@ def test_what_the_system_does_not_tell_stays_unknown(proc: Path) -> None:
     (proc / "50/task/50/schedstat").unlink()
     (proc / "50/io").write_text("")
     taken = UsageCapture(50, 1000, {}, str(proc)).taken(1, [], {})
-    assert (taken.runnable_share, taken.read_bytes, taken.storage_share) == (None, None, None)
+    assert (taken.runnable_share, taken.read_bytes) == (None, None)
     assert taken.cpu_share == 0.0
 
 

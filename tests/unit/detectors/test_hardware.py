@@ -27,7 +27,7 @@ def node(
     shots = []
     for shot in job_run(four(), 30, first_second=begins):
         late = shot.at_ns >= FAULT_NS
-        host = HostSample(notices if late else (), None, None, None, None, None)
+        host = HostSample(notices if late else (), None, None, None, None)
         shots.append(
             msgspec.structs.replace(
                 shot,

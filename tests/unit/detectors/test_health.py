@@ -31,7 +31,6 @@ def host(**fields: Any) -> HostSample:
         "open_files": (1000, 100_000),
         "memory_available_bytes": 500 * GIB,
         "ports": (),
-        "ports_at_ns": None,
     }
     return HostSample(**(values | fields))
 
@@ -135,7 +134,7 @@ def test_what_concerns_the_node_concerns_every_rank() -> None:
 
 def test_a_port_that_was_up_and_is_down_is_told_one_that_never_was_is_not() -> None:
     def port(device: str, state: str) -> NetworkPort:
-        return NetworkPort(device, 1, "infiniband", state, 400.0, ())
+        return NetworkPort(device, 1, "infiniband", state, ())
 
     shots = []
     for shot in node():

@@ -15,7 +15,7 @@ EMPTY = job_run(four(), 1)[0]
 def counted(
     state: XidState, *events: GpuEvent, notices: tuple[KernelEvent, ...] = ()
 ) -> tuple[XidState, tuple[XidCount, ...]]:
-    host = Known(HostSample(notices, None, None, None, None, None), 0)
+    host = Known(HostSample(notices, None, None, None, None), 0)
     gpus = Known((msgspec.structs.replace(GPU, events=events),), 0)
     after = count(state, msgspec.structs.replace(EMPTY, gpus=gpus, host=host))
     return after, totals(after)

@@ -69,7 +69,6 @@ class Catalogue(msgspec.Struct, frozen=True):
     variables: dict[str, Variable]
     real: frozenset[str]  # every real name, those with an entry included
     foreign_prefixes: tuple[str, ...]
-    nccl_first_seen: dict[str, str]  # NCCL name: the first examined version that has it
 
     def rules_of(self, name: str) -> Variable | None:
         """What a name's value is held to: its own entry, under an old name that of the new one."""
@@ -156,7 +155,7 @@ def catalogue() -> Catalogue:
     """Return the catalogue of variables.toml and names.toml, which come with the package."""
     entries = data.entries("variables.toml", "variable", Variable)
     names = data.read("names.toml")
-    nccl = {f"NCCL_{name}": version for version, listed in names["nccl"].items() for name in listed}
+    nccl = {f"NCCL_{name}" for listed in names["nccl"].values() for name in listed}
     listed = {
         name
         for owner in ("torch", "accelerate", "deepspeed", "cuda", "gloo", "launcher", "build")
@@ -166,9 +165,8 @@ def catalogue() -> Catalogue:
     wrong = {entry.name for entry in entries if entry.status in ("invented", "removed")}
     return Catalogue(
         variables={entry.name: entry for entry in entries},
-        real=frozenset((listed | told | nccl.keys()) - wrong),
+        real=frozenset((listed | told | nccl) - wrong),
         foreign_prefixes=tuple(names["foreign"]),
-        nccl_first_seen=nccl,
     )
 
 
