@@ -36,13 +36,19 @@ class OneCallAtATime(Generic[T]):
         return None if self._is_back.is_set() else self._monotonic() - self._began
 
     def begin(self, function: Callable[[], T], name: str | None = None) -> bool:
-        """Begin a call and wait for nothing; return whether it was begun. `name`: of its thread."""
+        """Begin a call and wait for nothing; return whether it was begun. `name`: of its thread. Raise RuntimeError,
+        MemoryError where no thread is to be had."""
         if not self._is_back.is_set():
             return False
         self._began, self._came = self._monotonic(), None
         self._is_back.clear()
         self._thread = threading.Thread(target=self._run, args=(function,), name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no memory, or at a limit of threads: nothing is under way
+            self._thread = None
+            self._is_back.set()
+            raise
         return True
 
     def wait(self, seconds: float) -> bool:

@@ -54,3 +54,18 @@ def test_how_long_it_is_silent_is_told_by_the_clock_that_it_was_given() -> None:
     assert aside.wait(60)
     assert [aside.silent_seconds] == [None]
     assert aside.answer() is True
+
+
+def test_a_call_that_gets_no_thread_is_no_call_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory, or at a limit of threads: the next one is begun."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    aside = OneCallAtATime[int]()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            aside.begin(lambda: 7)
+    assert aside.silent_seconds is None
+    assert aside.call(lambda: 7, 10.0, 0) == 7
