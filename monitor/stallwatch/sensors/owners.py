@@ -11,8 +11,8 @@ _PASSWD = Path("/etc/passwd")
 
 
 def in_file(uid: int, path: Path = _PASSWD) -> str:
-    """The name of a user of this node by passwd(5), "" of one that is not in it. Whose name a busy node was late with had
-    another's job after a restart, and was told of it again."""
+    """The name of a user of this node by passwd(5), "" of one that is not in it. Whose name a busy node was late with
+    had another's job after a restart, and was told of it again."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
