@@ -107,11 +107,12 @@ def load(
     for who must not wait for it; it may raise OSError. `base`: what is in force where none of them says anything,
     instead of the defaults (None: own_defaults); keys of it that no section defines any more are left out.
     """
-    raw = _read_toml(Path(path), read) if path else {}
+    text = _read_text(Path(path), read) if path else ""
+    raw = _read_toml(path, text) if path else {}
     unknown = unknown_keys(raw)
     if unknown and strict:
         raise UsageError(
-            f"{path}: unknown key {', '.join(unknown)}",
+            f"{path}: unknown key {', '.join(key + _line_of(key, text) for key in unknown)}",
             f"{' '.join(_advice(key) for key in unknown)} Compare with `stallwatch config example`.",
         )
     base = base if base is not None else own_defaults(environment or {})
@@ -136,8 +137,29 @@ def load(
         # strict=False reads numbers and booleans out of environment strings.
         config = msgspec.convert(merged, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise _refused(str(error), path, environment or {}) from error
-    return config, [*(f"{path}: unknown key {key} is ignored" for key in unknown), *_silent_slack(config)]
+        raise _refused(str(error), path, environment or {}, text) from error
+    ignored = (f"{path}: unknown key {key}{_line_of(key, text)} is ignored. {_advice(key)}" for key in unknown)
+    return config, [*ignored, *_silent_slack(config)]
+
+
+_SECTION = re.compile(r"\s*\[\s*([\w.\"'-]+)\s*\]")
+_KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
+
+
+def _line_of(wanted: str, text: str) -> str:
+    """ " (line 7)": where a file names this section, or this key of one; "" where that is not found."""
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        head, key = _SECTION.match(line), _KEY.match(line)
+        if head:
+            named = section = head[1].strip("\"'")
+        elif key:
+            named = ".".join(filter(None, (section, key[1].strip("\"'"))))
+        else:
+            continue
+        if named == wanted:
+            return f" (line {number})"
+    return ""
 
 
 _REFUSED = re.compile(r"(?P<what>.*) - at `\$\.(?P<section>\w+)\.(?P<key>\w+)`", re.DOTALL)
@@ -147,7 +169,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _refused(said: str, path: str | Path | None, environment: Mapping[str, str]) -> UsageError:
+def _refused(said: str, path: str | Path | None, environment: Mapping[str, str], text: str) -> UsageError:
     """Given what msgspec says of a value, say it of the key that a person wrote, and where he wrote it."""
     match = _REFUSED.fullmatch(said)
     if match is None:
@@ -155,7 +177,11 @@ def _refused(said: str, path: str | Path | None, environment: Mapping[str, str])
     section, key = match["section"], match["key"]
     variable = next((name for name, place in environment_names().items() if place == (section, key)), "")
     written = variable in environment
-    where = f"{variable} ({section}.{key})" if written else f"{path or 'configuration'}: {section}.{key}"
+    where = (
+        f"{variable} ({section}.{key})"
+        if written
+        else f"{path or 'configuration'}: {section}.{key}{_line_of(f'{section}.{key}', text)}"
+    )
     what = re.sub(r"`(\w+)`", lambda word: _TYPES.get(word[1], word[0]), match["what"])
     what = re.sub(r"\AExpected ", "takes ", what).replace(", got ", ", not ")
     if other := re.fullmatch(r"Invalid enum value (.*)", what, re.DOTALL):
@@ -214,12 +240,19 @@ def _is_writable(directory: Path) -> bool:
     return os.access(there, os.W_OK | os.X_OK)
 
 
-def _read_toml(path: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:
+def _read_text(path: Path, read: Callable[[Path], bytes]) -> str:
     try:
-        return tomllib.loads(read(path).decode("utf-8"))
+        return read(path).decode("utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path and its permissions.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {error}", "Start from `stallwatch config example`.") from error
+
+
+def _read_toml(path: str | Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         if match := _TWICE.search(str(error)):
             raise UsageError(
                 f"{path}: [{match[1]}] stands there twice (line {match[2]})",

@@ -160,7 +160,7 @@ def test_an_unknown_key_is_a_warning(folder: Path, python: PythonForEverybody) -
     daemon = ServiceDaemon(folder, python, {"slack": {"webhok_url": "https://example.org"}})
     daemon.start()
     daemon.stop()
-    assert "unknown key slack.webhok_url is ignored" in daemon.log_text()
+    assert "unknown key slack.webhok_url (line" in daemon.log_text()
 
 
 def test_a_store_that_belongs_to_somebody_else_is_refused(folder: Path, python: PythonForEverybody) -> None:

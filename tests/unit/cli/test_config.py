@@ -59,11 +59,11 @@ def test_a_wrong_file_is_refused_with_the_path_of_what_is_wrong(
     [
         (
             '[tell]\nstorage_seconds = "soon"\n',
-            "toml: tell.storage_seconds takes a number, not text\n  By default it is 120.0",
+            "toml: tell.storage_seconds (line 2) takes a number, not text\n  By default it is 120.0",
         ),
-        ("[tell]\nstorage_seconds = -1\n", "tell.storage_seconds takes a number >= 0.0\n"),
-        ("[tell]\nterminals = 3\n", "tell.terminals takes true or false, not a whole number\n  By default it is false"),
-        ('[fleet]\nmode = "loud"\n', "fleet.mode takes 'tell', 'shadow', 'off', not 'loud'\n"),
+        ("[tell]\nstorage_seconds = -1\n", "tell.storage_seconds (line 2) takes a number >= 0.0\n"),
+        ("[tell]\nterminals = 3\n", "tell.terminals (line 2) takes true or false, not a whole number\n  By default it is false"),
+        ('[fleet]\nmode = "loud"\n', "fleet.mode (line 2) takes 'tell', 'shadow', 'off', not 'loud'\n"),
     ],
 )
 def test_what_a_key_takes_is_said_in_words(tmp_path: Path, capsys: Capture, text: str, said: str) -> None:
@@ -147,3 +147,29 @@ def test_a_file_that_cannot_be_read_again_leaves_the_old_configuration_at_once(t
         path.write_bytes(b"\xff\x00")
     with pytest.raises(UsageError, match=r"config\.toml"):
         config.load(path, read=read_regular)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[http]\n\n[slack]\n  webhok_url = "x"\n', ("slack.webhok_url (line 4)", "is slack.webhook_url meant?")),
+        ("# [slak]\n[ slak ]\nx = 1\n", ("slak (line 2)", "is slack meant?")),
+        ('slack.webhok_url = "x"\n', ("slack.webhok_url (line 1)", "is slack.webhook_url meant?")),
+        ("[http]\nnonsense = 1\n", ("http.nonsense (line 2)", "[http] has listen")),
+    ],
+)
+def test_an_unknown_key_has_its_line_and_what_may_be_meant_at_a_check_a_start_and_a_reload(
+    tmp_path: Path, capsys: Capture, text: str, said: tuple[str, str]
+) -> None:
+    assert check(tmp_path, text) == 64
+    refused = capsys.readouterr().err
+    file = tmp_path / "stallwatch.toml"
+    for read in (Path.read_bytes, read_regular):  # as the daemon reads it when it starts, and again
+        _, (warning,) = config.load(file, {}, read=read)
+        for words in said:
+            assert words in refused and words in warning
+
+
+def test_a_wrong_value_has_its_line(tmp_path: Path, capsys: Capture) -> None:
+    assert check(tmp_path, '[http]\n\n[tell]\nstorage_seconds = "long"\n') == 64
+    assert "tell.storage_seconds (line 4) takes a number" in capsys.readouterr().err
