@@ -5,6 +5,7 @@
 #   need_debian PACKAGE…     Debian packages, when their commands are missing and we may install
 # Of the minute that the first run takes most is processor time of pip: for the demo 42 s of it, at the same load 27 s as
 # it is here, where no pip is unpacked first and of torch's 2,600 modules those are compiled that a job imports.
+[ "${BASH_SOURCE[0]}" != "$0" ] || case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${STALLWATCH_VENV:-$root/.venv}
@@ -58,7 +59,9 @@ need_torch() {
   local index=()
   # PyPI's build brings CUDA, gigabytes that a machine without a GPU has no use for.
   say "installing torch (CPU is enough here)"
-  if [ ! -e /dev/nvidiactl ] && reachable "$cpu_builds"; then
+  if has_torch ${PIP_FIND_LINKS:-}; then
+    : # a CPU build that is at hand is preferred
+  elif [ ! -e /dev/nvidiactl ] && reachable "$cpu_builds"; then
     index=(--extra-index-url "$cpu_builds")
   elif [ ! -e /dev/nvidiactl ]; then
     say "without $cpu_builds, which is not reached from here, the build with CUDA may come: gigabytes (PIP_FIND_LINKS names a folder with another)"
@@ -66,6 +69,13 @@ need_torch() {
   "${pip[@]}" install -qq --no-compile "${index[@]}" "${STALLWATCH_TORCH:-torch==2.13.0}" numpy pip
   # Once, and beside what follows: four ranks that start at a time would each compile what a job imports.
   "$venv/bin/python" -c 'import torch.distributed.run, torch._dynamo' >/dev/null 2>&1 &
+}
+
+# Of folders, as PIP_FIND_LINKS names them: whether one holds a CPU build of torch.
+has_torch() {
+  local folder
+  for folder in "$@"; do compgen -G "${folder#file://}/torch-*+cpu*.whl" >/dev/null && return; done
+  return 1
 }
 
 cpu_builds=https://download.pytorch.org/whl/cpu

@@ -8,6 +8,7 @@
 # Where systemd does not run (the tree of an image, in a chroot) everything is put in place and nothing is started.
 # PYTHON names the interpreter of the daemon (3.11 or newer, one that every user may run); STALLWATCH_WHEELS a folder of wheels
 # (deploy/wheels.sh), for a node without a network.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 set -euo pipefail
 umask 022 # what is installed is for every user, whatever root is used to
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -4,8 +4,11 @@
 #   bash deploy/wheels.sh FOLDER
 #   STALLWATCH_WHEELS=FOLDER bash deploy/install.sh          on each node, as root
 #   pip install --no-index --find-links FOLDER stallwatch    the hook alone, in a training environment
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 set -euo pipefail
-[ $# -eq 1 ] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 64; }
+usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 64; }
+[ $# -eq 1 ] || usage
+case $1 in -*) usage ;; esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
 "${PYTHON:-python3}" -m pip wheel --disable-pip-version-check --wheel-dir "$1" "$here/..[daemon,archive]"

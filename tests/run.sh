@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up on a fresh machine and passes the tests. Arguments go to pytest: bash tests/run.sh tests/unit -k hook
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/environment.sh"
 need_torch
 need_stallwatch daemon,dev

@@ -14,6 +14,7 @@
 #   STALLWATCH_SCONTROL  scontrol (scontrol)
 #   STALLWATCH_DRY_RUN   1: say what would be done, and do nothing
 
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 tool=${STALLWATCH:-/opt/stallwatch/bin/stallwatch}
 scontrol=${STALLWATCH_SCONTROL:-scontrol}
 [ -x "$tool" ] || exit 0

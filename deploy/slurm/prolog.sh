@@ -12,6 +12,7 @@
 #   STALLWATCH_PROLOG_SECONDS    most time for the test (120); Slurm's PrologEpilogTimeout must be longer
 #   STALLWATCH_PROLOG_REPORT     where the JSON report is left (/var/log/stallwatch-prolog.json)
 
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 tool=${STALLWATCH:-/opt/stallwatch/bin/stallwatch}
 report=${STALLWATCH_PROLOG_REPORT:-/var/log/stallwatch-prolog.json}
 seconds=${STALLWATCH_PROLOG_SECONDS:-120}

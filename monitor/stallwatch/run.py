@@ -63,6 +63,8 @@ def _run_script(path: str) -> None:
 
         runpy.run_path(path, run_name="__main__")  # a directory or archive with a __main__.py, or compiled code
         return
+    # As Python itself has it since 3.9: frames, tracebacks and verdicts then say where the program lies, wherever read.
+    path = os.path.abspath(path)
     if prepends_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     namespace = vars(sys.modules["__main__"])

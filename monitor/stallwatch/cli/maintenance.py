@@ -6,7 +6,7 @@ import click
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json, speaks_for
 from stallwatch.cli.mute import Duration
-from stallwatch.cli.terminal import safe, seconds
+from stallwatch.cli.terminal import lasting, safe
 from stallwatch.outputs.client import Client
 
 
@@ -27,6 +27,6 @@ def command(client: Client, as_json: bool, nodes: tuple[str, ...], duration: flo
         echo_json({"nodes": nodes, "seconds": duration, "where": where})
     elif duration:
         ends = shlex.join(["stallwatch", "maintenance", *nodes, "--for", "0"])
-        click.echo(safe(f"Nobody is told of {which} and its jobs for {seconds(duration)}, {where}. `{ends}` ends it."))
+        click.echo(safe(f"Nobody is told of {which} and its jobs for {lasting(duration)}, {where}. `{ends}` ends it."))
     else:
         click.echo(safe(f"{which}: the maintenance is over, {where}."))

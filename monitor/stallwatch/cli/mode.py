@@ -6,7 +6,7 @@ import click
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json, speaks_for
 from stallwatch.cli.mute import Duration
-from stallwatch.cli.terminal import safe, seconds
+from stallwatch.cli.terminal import lasting, safe
 from stallwatch.model.incident import Mode
 from stallwatch.outputs.client import Client
 
@@ -32,5 +32,5 @@ def command(client: Client, as_json: bool, mode: str | None, duration: float) ->
     if as_json:
         echo_json({"mode": mode, "seconds": duration, "where": where})
     else:
-        what = f"mode {mode} for {seconds(duration)}" if duration else "the mode is again as configured (fleet.mode)"
+        what = f"mode {mode} for {lasting(duration)}" if duration else "the mode is again as configured (fleet.mode)"
         click.echo(safe(f"{what}, {where}."))

@@ -5,7 +5,7 @@ import re
 import click
 
 from stallwatch.cli.daemon_access import asks_daemon, echo_json, speaks_for
-from stallwatch.cli.terminal import safe, seconds
+from stallwatch.cli.terminal import lasting, safe
 from stallwatch.outputs.client import Client
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -35,7 +35,7 @@ def command(client: Client, as_json: bool, job: str, owner: str | None, duration
     if as_json:
         echo_json({"training_job": job, "owner": whose, "seconds": duration})
     elif duration:
-        told = f"Nobody is told about {job} of {whose} for {seconds(duration)}."
+        told = f"Nobody is told about {job} of {whose} for {lasting(duration)}."
         click.echo(safe(f"{told} `stallwatch mute {job} --for 0` ends it."))
         here = sorted({rank.training_job for rank in client.ranks().ranks})
         if job not in here:

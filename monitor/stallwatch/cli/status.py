@@ -218,6 +218,8 @@ def _ranks(ranks: Sequence[RankDocument], blamed: Set[Who], names: Mapping[JobKe
 
 def _cells(rank: RankDocument, name: str, *, culprit: bool) -> dict[str, Text]:
     state = styled(rank.state, STATE_STYLES)
+    if rank.ended:
+        state.append(safe(f", {rank.ended}"))
     return {
         "job": Text(safe(name)),
         "rank": Text(f"{rank.rank}/{rank.world_size}"),

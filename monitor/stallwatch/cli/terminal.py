@@ -69,6 +69,16 @@ def styled(text: str, styles: dict[str, str]) -> Text:
     return Text(safe(text), style=styles.get(text, ""))
 
 
+def lasting(value: float) -> str:
+    """A span that somebody asked for, as he would say it: "1 min", "1 h 30 min", "2 days"."""
+    said, left = [], round(value)
+    for size, unit in ((86_400, "day"), (3600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            said.append(f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''}")
+    return " ".join(said[:2]) or f"{value:g} s"
+
+
 def seconds(value: float | None) -> str:
     """A duration to three digits; "?" is unknown."""
     if value is None:

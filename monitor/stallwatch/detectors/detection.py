@@ -10,7 +10,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.drift import DriftDetector
-from stallwatch.detectors.exit import ExitDetector, is_ending
+from stallwatch.detectors.exit import ExitDetector, describe, end_of, is_ending
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
 from stallwatch.detectors.history import NodeHistory, RankHistory, advance
@@ -182,6 +182,7 @@ def _view(
         gpu_uuid=next((gpu.uuid for gpu in gpus if sample.pid in (gpu.compute_pids or ())), None),
         communication_share=shares.communication if shares else None,
         slow_share=shares.slow if shares else None,
+        ended="" if rank.alive else describe(end_of(rank)),
     )
 
 

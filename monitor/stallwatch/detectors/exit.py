@@ -1,5 +1,7 @@
 """A rank that ended while others of its job live on: the first to go, told from the clean-up that follows it."""
 
+import signal
+
 import msgspec
 
 from stallwatch.config_sections import TellSection
@@ -126,10 +128,17 @@ def is_ending(ranks: tuple[RankHistory, ...]) -> bool:
     return bool(ended) and not is_abnormal(ended[0], ranks)
 
 
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time one"
+
+
 def describe(end: ProcessEnd) -> str:
     """An end in words: by a signal, with a code, for memory."""
     if end.out_of_memory:
         return "killed for memory"
     if end.exit_signal is not None:
-        return f"signal {end.exit_signal}"
+        return f"signal {end.exit_signal} ({_name_of(end.exit_signal)})"
     return f"exit code {end.exit_code}" if end.exit_code is not None else "nobody could tell how"

@@ -126,6 +126,7 @@ class RankView(msgspec.Struct, frozen=True):
     gpu_uuid: str | None = None
     # By the slow detector's looks; None where they are too few, or it has no peer on this node.
     communication_share: float | None = None  # of its recent looks, in which it stood in a collective
+    ended: str = ""  # of one that is gone how it ended: "exit code 0", "signal 9 (SIGKILL)"
     slow_share: float | None = None  # what it costs its job by making its peers wait, as in Slowness.share
 
     @property

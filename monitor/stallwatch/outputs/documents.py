@@ -92,6 +92,7 @@ class RankDocument(msgspec.Struct, frozen=True):
     limit_reason: str
     gpu_uuid: str | None
     owner: str = ""
+    ended: str = ""
 
 
 class HeldMessages(msgspec.Struct, frozen=True):

@@ -108,3 +108,11 @@ def test_a_missing_script_is_python_s_own_error(tmp_path: Path, directory: Path)
     done = run(tmp_path, directory, "-m", "stallwatch.run", "none.py")
     assert done.returncode == run(tmp_path, directory, "none.py").returncode
     assert "none.py" in done.stderr
+
+
+def test_its_frames_say_where_the_program_lies_as_pythons_own_do(project: Path, tmp_path: Path) -> None:
+    (project / "where.py").write_text("import sys; print(__file__, sys._getframe().f_code.co_filename, sys.argv[0])")
+    directory = tmp_path / "ranks"
+    by_us = run(project, directory, "-m", "stallwatch.run", "where.py").stdout
+    assert by_us == run(project, directory, "where.py").stdout
+    assert by_us.split() == [str(project / "where.py"), str(project / "where.py"), "where.py"]

@@ -98,13 +98,14 @@ def test_a_phone_shows_the_phase_of_each_rank_without_scrolling(browser: Any) ->
 
 
 def test_a_job_whose_ranks_are_all_gone_says_so(browser: Any) -> None:
-    ranks = tuple(view(rank, state="gone") for rank in range(4))
+    ended = ("exit code 0", "exit code 0", "signal 9 (SIGKILL)", "exit code 0")
+    ranks = tuple(view(rank, state="gone", ended=ended[rank]) for rank in range(4))
     with served(node_report(ranks=ranks)) as node, opened(browser, address(node)) as shown:
         page = shown.page
-        page.wait_for_selector("#ranks h2 >> text=llama-7b: 4 of 4 ranks, all gone")
+        page.wait_for_selector("#ranks h2 >> text=llama-7b: 4 of 4 ranks, all gone: exit code 0, signal 9 (SIGKILL)")
         assert not page.is_visible("#ranks table"), "nothing is to be read of a job that is over"
         page.click("#ranks button >> text=Show all 4 ranks")
-        page.wait_for_selector("#ranks td >> text=gone")
+        page.wait_for_selector("#ranks td >> text=gone, signal 9 (SIGKILL)")
 
 
 def test_what_a_busy_node_did_not_answer_is_asked_for_again(stalled: Served, browser: Any) -> None:
@@ -187,7 +188,7 @@ def test_a_quiet_node_says_so_and_a_linked_past_incident_opens(browser: Any) -> 
         shown.page.wait_for_selector("text=No open incident.")
         shown.page.evaluate("location.hash = 'llama-7b-1'")
         shown.page.wait_for_selector("article >> text=/Resolved at .*: the job ended/")
-        assert "WHAT WAS ADVISED" in shown.page.inner_text("article")
+        assert "WHAT IS LEFT TO DO" in shown.page.inner_text("article")
         assert accuse(shown.page) == []
         assert shown.complaints == []
 

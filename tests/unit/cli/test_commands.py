@@ -106,6 +106,13 @@ def test_a_narrow_window_leaves_columns_out_before_it_cuts_a_name(width: int, le
     assert {name for name in ("limit", "step time", "phase", "pid") if name not in heading} == left_out
 
 
+def test_a_rank_that_ended_in_order_is_told_from_one_that_was_killed(capsys: Capture) -> None:
+    ranks = (view(0, state="gone", ended="exit code 0"), view(1, state="gone", ended="signal 9 (SIGKILL)"))
+    show(status_view(rank_list(node_report(ranks=ranks)), incident_list(node_report())))
+    shown = capsys.readouterr().out
+    assert "gone, exit code 0" in shown and "gone, signal 9 (SIGKILL)" in shown
+
+
 def test_sensors_with_one_reason_share_a_line(capsys: Capture) -> None:
     silent = SensorStatus("gpu_events", False, "no GPU on this node", 0.0, 0, required=False)
     report = node_report()

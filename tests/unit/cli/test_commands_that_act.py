@@ -3,6 +3,7 @@
 import pytest
 
 from stallwatch.cli.app import run
+from stallwatch.cli.terminal import lasting
 from tests.integration.outputs.serving import Served
 
 Capture = pytest.CaptureFixture[str]
@@ -32,7 +33,7 @@ def test_mode_and_maintenance_reach_the_daemon_and_say_where_they_hold(address: 
         ("maintenance", "n8", 0.0, ""),
     ]
     said = capsys.readouterr().out
-    assert "mode shadow for 2.0 h" in said
+    assert "mode shadow for 2 h" in said
     assert said.count("on this node alone") == 3
     assert "`stallwatch maintenance --for 0` ends it." in said
     assert run(["mode"]) == 0
@@ -73,3 +74,12 @@ def test_a_verdict_is_judged_by_its_incidents_beginning(address: Served, capsys:
 def test_what_is_no_judgement_says_how_it_is_written(address: Served, capsys: Capture, words: list[str]) -> None:
     assert run(["incidents", *words]) == 64
     assert "judge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(60, "1 min"), (90, "1 min 30 s"), (5400, "1 h 30 min"), (7200, "2 h"), (86_400, "1 day"), (2_592_000, "30 days"),
+     (0.5, "0.5 s"), (45, "45 s"), (90_061, "1 day 1 h")],
+)  # fmt: skip
+def test_a_span_is_said_as_a_person_says_it(value: float, said: str) -> None:
+    assert lasting(value) == said

@@ -62,7 +62,10 @@ def test_a_wrong_file_is_refused_with_the_path_of_what_is_wrong(
             "toml: tell.storage_seconds (line 2) takes a number, not text\n  By default it is 120.0",
         ),
         ("[tell]\nstorage_seconds = -1\n", "tell.storage_seconds (line 2) takes a number >= 0.0\n"),
-        ("[tell]\nterminals = 3\n", "tell.terminals (line 2) takes true or false, not a whole number\n  By default it is false"),
+        (
+            "[tell]\nterminals = 3\n",
+            "tell.terminals (line 2) takes true or false, not a whole number\n  By default it is false",
+        ),
         ('[fleet]\nmode = "loud"\n', "fleet.mode (line 2) takes 'tell', 'shadow', 'off', not 'loud'\n"),
     ],
 )

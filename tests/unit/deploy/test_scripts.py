@@ -20,6 +20,47 @@ def test_shellcheck_finds_nothing(path: Path) -> None:
     assert subprocess.run(command, capture_output=True, text=True).stdout == ""
 
 
+@pytest.mark.parametrize(
+    "path", [*sorted(DEPLOY.rglob("*.sh")), DEPLOY.parent / "tests" / "run.sh"], ids=lambda path: path.name
+)
+def test_who_asks_a_script_for_help_gets_it_and_nothing_is_done(path: Path, tmp_path: Path) -> None:
+    shell = path.read_text().splitlines()[0].rpartition("/")[2].removeprefix("env ")
+    for asked in ("--help", "-h"):
+        # No command but those that print, so that nothing else can be called.
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        command = [f"/bin/{shell}", str(path), asked]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=10)
+        assert (done.returncode, done.stderr) == (0, "")
+        first = path.read_text().splitlines()[1].removeprefix("# ")
+        assert done.stdout.startswith(first)
+        assert not [line for line in done.stdout.splitlines() if line.startswith(("#", "set ", "case "))]
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [["--nonsense"], [], ["a", "b"]])
+def test_wheels_are_put_into_no_folder_of_an_options_name(wrong: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(["/bin/bash", str(DEPLOY / "wheels.sh"), *wrong], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 64
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wheel", "links", "is_there"),
+    [
+        ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "{}", True),
+        ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "https://index.example/x file://{}", True),
+        ("torch-2.13.0+cu130-cp311-cp311-linux_x86_64.whl", "{}", False),
+        ("numpy-2.0.0-cp311-cp311-linux_x86_64.whl", "{}", False),
+        ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "", False),
+    ],
+)
+def test_a_cpu_build_of_torch_that_is_at_hand_is_seen(wheel: str, links: str, is_there: bool, tmp_path: Path) -> None:
+    (tmp_path / wheel).touch()
+    asked = f"source {DEPLOY / 'environment.sh'}; has_torch ${{PIP_FIND_LINKS:-}}"
+    environment = {"PATH": "/usr/bin:/bin", "PIP_FIND_LINKS": links.format(tmp_path)}
+    assert (subprocess.run(["/bin/bash", "-c", asked], env=environment).returncode == 0) == is_there
+
+
 class Node:
     """A node whose stallwatch and scontrol are scripts of the test."""
 

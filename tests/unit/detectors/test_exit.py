@@ -110,3 +110,19 @@ def test_a_death_stays_found_when_the_rest_of_the_job_is_cleaned_up() -> None:
     ends = {3: end(20.3, signal=9)} | {rank: end(25.3, signal=15) for rank in range(3)}
     seconds = [second for second, _ in found(run(job_with(ends, 40)), "exit")]
     assert seconds[-1] == 40
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (end(20.3, code=0), "exit code 0"),
+        (end(20.3, code=3), "exit code 3"),
+        (end(20.3, signal=9), "signal 9 (SIGKILL)"),
+        (end(20.3, signal=9, oom=True), "killed for memory"),
+        (end(20.3), "nobody could tell how"),
+    ],
+)
+def test_of_a_rank_that_is_gone_people_see_how_it_ended(how: ProcessEnd, said: str) -> None:
+    views = {view.rank: view for view in run(job_with({2: how}, 25))[-1][1].ranks}
+    assert (views[2].state, views[2].ended) == ("gone", said)
+    assert views[1].ended == ""

@@ -2,7 +2,7 @@
 // Ranks: a table for each job, its rows kept and only their changed cells written.
 const COLUMNS = [
   ["rank", "number", rank => `${rank.rank}`],
-  ["state", "", (rank, isBlamed) => isBlamed ? `${rank.state}, culprit` : rank.state],
+  ["state", "", (rank, isBlamed) => join([rank.state, rank.ended, isBlamed && "culprit"], ", ")],
   ["step", "number", rank => rank.step === null ? "?" : `${rank.step}`],
   ["step time", "number wide", rank => duration(rank.step_seconds)],
   ["since step", "number", rank => duration(rank.beat_age_seconds)],
@@ -53,7 +53,8 @@ function showRanks(ranks, culprits) {
     table.box.classList.toggle("no-phase", !members.some(rank => rank.phase));
     table.box.classList.toggle("no-gpu", !members.some(rank => rank.gpu_uuid));
     const name = members[0].training_job, lives = names.filter(other => other === name).length;
-    const isGone = members.every(rank => rank.state === "gone"), gone = isGone ? ", all gone" : "";  // as `status` says it
+    const isGone = members.every(rank => rank.state === "gone"), ends = [...new Set(members.map(rank => rank.ended).filter(Boolean))];
+    const gone = isGone ? `, all gone${ends.length ? `: ${ends.slice(0, 3).join(", ")}` : ""}` : "";  // as `status` says it
     const which = lives > 1 ? ` (one of ${lives} of this name: ${join([members[0].owner, members[0].epoch])})` : "";
     setText(table.heading, `${name}: ${members.length} of ${members[0].world_size} ranks${missing > 0 ? " are on this node" : ""}${gone}${which}`);
     table.table.setAttribute("aria-label", `Ranks of ${name}${which}`);
