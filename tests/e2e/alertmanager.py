@@ -33,7 +33,8 @@ def shipped_configuration(slack_url: str, folder: Path) -> str:
         ("group_wait: 30s", "group_wait: 1s", 1),
         ("group_wait: 5s", "group_wait: 1s", 1),
         ("group_interval: 5m", "group_interval: 1s", 1),
-        ("group_interval: 1m", "group_interval: 1s", 1),
+        ("group_wait: 15s", "group_wait: 1s", 1),
+        ("group_interval: 1m", "group_interval: 1s", 2),
         ("/etc/prometheus/stallwatch-slack-url", str(folder / "slack-url"), 1),
     ):
         assert text.count(old) == times, old

@@ -98,6 +98,25 @@ def test_what_a_job_is_called_calls_nobody_in_slack(tmp_path: Path) -> None:
         assert done.stdout.count("`") in (0, 8)  # the two runbooks' own, and code in the two descriptions
 
 
+def test_jobs_that_stand_at_one_file_system_are_one_message_from_whatever_nodes(slack: Webhook, tmp_path: Path) -> None:
+    at = {"alertname": "StallwatchIncident", "cluster": "west", "waits_on": "nfs4 filer:/vol"}
+    alerts = [
+        {
+            "labels": {**at, "training_job": job, "incident_id": f"{job}-1"},
+            "annotations": {"summary": f"{job}: rank 2: not_entered", "node": f"node-{job}"},
+        }
+        for job in ("a", "b", "c")
+    ]
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+    with alertmanager_server(slack.url, tmp_path) as address:
+        for alert in alerts:  # each node posts its own
+            url, kind = f"http://{address}/api/v2/alerts", {"Content-Type": "application/json"}
+            direct(urllib.request.Request(url, json.dumps([alert]).encode(), kind)).close()
+        (message,) = slack.wait(1, SECONDS)
+    assert words(message).startswith("🟠 3 jobs wait for nfs4 filer:/vol: a: rank 2: not_entered (and 2 more)")
+    assert all(f"{job}: rank 2: not_entered" in words(message) for job in ("a", "b", "c"))
+
+
 def test_a_verdict_inhibits_what_follows_from_it(slack: Webhook, tmp_path: Path) -> None:
     stall = {"alertname": "StallwatchCollectiveStall", "training_job": "a", "incident_id": "a-1"}
     alerts = [

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from stallwatch.captures.waited_for import waited_for
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
 from stallwatch.model.snapshot import RankSample
@@ -181,7 +182,9 @@ def _threads(directory: ProcessDirectory) -> list[ThreadState]:
         except PermissionError:
             wchan, inner = None, ()
         own = inner[-1] if len(inner) > 1 else None
-        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, _wakes(directory, tid)))
+        on = waited_for(directory, tid) if stat.state == "D" or (stat.state == "S" and tid == directory.pid) else ""
+        wakes = _wakes(directory, tid)
+        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, wakes, waits_on=on))
     return threads
 
 
@@ -213,4 +216,13 @@ def _namespace_pid(pid: int, proc: str) -> int | None:
 def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
     for child, stat in islice(descendants(pid, proc), _MOST_CHILDREN):
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
-        yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own)
+        on = _waited_for(child, proc) if stat.state == "D" else ""
+        yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on)
+
+
+def _waited_for(pid: int, proc: str) -> str:
+    try:
+        with ProcessDirectory(pid, proc) as directory:
+            return waited_for(directory, pid)
+    except OSError:
+        return ""

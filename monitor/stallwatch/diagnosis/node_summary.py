@@ -249,7 +249,8 @@ def _relative(value: Any) -> Any:
     if isinstance(value, str):
         return _PATH.sub(lambda match: relative(match[0]), value) if "/" in value else value
     if isinstance(value, dict):
-        return {key: _relative(one) for key, one in value.items()}
+        # A mount's source is the site's, no path of the job's, and the same on all nodes.
+        return {key: one if key == "waits_on" else _relative(one) for key, one in value.items()}
     return [_relative(one) for one in value] if isinstance(value, list | tuple) else value
 
 

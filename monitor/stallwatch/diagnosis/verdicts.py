@@ -33,7 +33,7 @@ from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
-from stallwatch.model.verdict import Cause, CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict
+from stallwatch.model.verdict import Cause, CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict, Where
 from stallwatch.progress.job_progress import overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
@@ -259,12 +259,24 @@ def _verdict(
         slowness=claim.slowness,
         by_design=claim.by_design,
         ends_by_itself=ends_by_itself,
+        waits_on=_waits_on(analysis, claim),
     )
     aside = _aside(analysis, claim, waiting)
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
     steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
     return msgspec.structs.replace(verdict, next_steps=unrepeated(tuple(steps)[:MAXIMUM_STEPS], verdict))
+
+
+# Where a wait is for what others may wait for too; a store is the job's own.
+_AT_ANOTHER: frozenset[Where] = frozenset({"filesystem", "checkpoint", "dataloader", "socket"})
+
+
+def _waits_on(analysis: Analysis, claim: Claim) -> str:
+    """The one file system or server that all culprits wait for; where there are none, all ranks that were seen."""
+    found = [analysis.case.activity(rank).place for rank in claim.culprits or analysis.case.observed]
+    on = {place.waits_on for place in found if place.where in _AT_ANOTHER}
+    return on.pop() if len(on) == 1 and all(place.where in _AT_ANOTHER for place in found) else ""
 
 
 def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtras:
@@ -371,4 +383,5 @@ def _process(analysis: Analysis, rank: int, claim: Claim) -> CulpritProcess:
         gpu_uuid=gpu.uuid if gpu else None,
         where=claim.where if claim.profiled else activity.place.where if activity.known else None,
         frame=claim.frame if claim.profiled else activity.place.frame,
+        waits_on=activity.place.waits_on,
     )

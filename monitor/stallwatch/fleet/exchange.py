@@ -65,6 +65,7 @@ class _Delivered(msgspec.Struct, frozen=True):
 class _Told(msgspec.Struct, frozen=True):
     outputs: dict[str, _Delivered] = {}
     incident_id: str = ""
+    waits_on: str = ""
 
 
 _TOLD = msgspec.msgpack.Decoder(_Told)
@@ -161,4 +162,4 @@ def _decoded(body: bytes) -> Told | None:
         name: OutputTold(tuple(_STEPS[step] for step in one.steps if step in _STEPS), one.verdict, one.thread)
         for name, one in told.outputs.items()
     }
-    return Told(outputs, told.incident_id)
+    return Told(outputs, told.incident_id, told.waits_on)

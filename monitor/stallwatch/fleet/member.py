@@ -366,7 +366,7 @@ class Member:
                 outputs[name] = OutputTold(
                     tuple(dict.fromkeys((*before.steps, *own.steps))), own.verdict, own.thread or before.thread
                 )
-        news = Told(outputs, self._told.incident_id if self._told else local.told.incident_id)
+        news = Told(outputs, (self._told or local.told).incident_id, (self._told or local.told).waits_on)
         return news if outputs != known and (news != self._unnoted or self._generation) else None
 
     def _is_last(self, told: Told) -> bool:

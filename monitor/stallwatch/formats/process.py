@@ -70,6 +70,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         namespace_tid=integer(said.get("namespace_tid")),
         wakes=integer(said.get("wakes")),
         own_wakes=integer(said.get("own_wakes")) or 0,
+        waits_on=text(said.get("waits_on")) or "",
     )
 
 
@@ -81,4 +82,5 @@ def _child(said: dict[str, Any]) -> ChildProcess:
         cpu_ticks=integer(said.get("cpu_ticks")),
         wchan=text(said.get("wchan")),
         namespace_pid=integer(said.get("namespace_pid")),
+        waits_on=text(said.get("waits_on")) or "",
     )

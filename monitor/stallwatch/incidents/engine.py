@@ -186,6 +186,8 @@ class Engine:
             what = _said_now(incident, severity, reason)
             state = "open" if life.family == "health" else incident.state
             told = replace(incident, severity=severity, state=state, muted=bool(reason), withheld="none")
+            if incident.severity == "none" and incident.verdict is not None and not incident.waits_on:
+                told = replace(told, waits_on=incident.verdict.waits_on)
             incident = noted(told, what, now.wall_ns, actions)
         elif incident.muted != bool(reason) and incident.severity != "none":
             incident = noted(replace(incident, muted=bool(reason)), reason or "no longer silent", now.wall_ns, actions)

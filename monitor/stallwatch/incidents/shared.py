@@ -80,7 +80,8 @@ def _gist(incident: Incident) -> tuple[str, tuple[int, ...]] | None:
 def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
     """The incident with what other nodes say of it; adds to the actions."""
     before, now = incident.together, event.together
-    incident = replace(incident, together=now)
+    known = now.told.waits_on if now.told is not None else incident.waits_on
+    incident = replace(incident, together=now, waits_on=known)
     if before is not None and (before.speaks, before.incident_id) == (now.speaks, now.incident_id):
         return incident
     if now.speaks:

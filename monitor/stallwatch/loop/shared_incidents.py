@@ -180,7 +180,8 @@ class Fleet:
         told = self._told(incident.incident_id)
         if incident.severity != "none" and incident.together is not None and incident.together.speaks:
             word.known_as = word.known_as or incident.shared_id
-        told = replace(told, incident_id=word.known_as or incident.shared_id) if told.outputs else told
+        if told.outputs:
+            told = replace(told, incident_id=word.known_as or incident.shared_id, waits_on=incident.waits_on)
         return Local(
             incident_id=incident.incident_id,
             job=shared_name(incident.job),

@@ -47,6 +47,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
 
     outputs: dict[str, OutputTold] = {}
     incident_id: str = ""  # by which people know it: it stays the same, whoever tells of it then
+    waits_on: str = ""  # as Incident.waits_on
 
 
 class Together(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,6 +86,9 @@ class Incident(msgspec.Struct, frozen=True):
     judged: Judgement | Literal[""] = ""  # whether the verdict was right, by somebody who knows
     job_over: bool = False  # no process of its job is left: seen before it is said to be over
     together: Together | None = None  # None: this node sees the whole job, or judges alone
+    # What it waits for that others may wait for too, as it was when people were told: it stays the same, for by it
+    # messages are put together.
+    waits_on: str = ""
 
     @property
     def shared_id(self) -> str:

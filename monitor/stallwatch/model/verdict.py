@@ -39,6 +39,7 @@ class CulpritProcess(msgspec.Struct, frozen=True):
     gpu_uuid: str | None = None
     where: Where | None = None
     frame: Frame | None = None
+    waits_on: str = ""  # the file system or server that its system call is about: "nfs4 filer:/vol"; "": not known
 
 
 class Mismatch(msgspec.Struct, frozen=True):
@@ -119,6 +120,9 @@ class Verdict(msgspec.Struct, frozen=True):
     slowness: Slowness | None = None
     by_design: str = ""  # why a slowness is work that the program gives these ranks; "": nothing says so
     ends_by_itself: EndsByItself | None = None  # what the culprits do is of this kind; None: it is not known to end
+    # The file system or server for which all of its culprits wait, or all ranks where it has none: other jobs may stand
+    # there too. By its source and type, the same on all nodes that share it.
+    waits_on: str = ""
     waiting_at: str = ""  # where most of those stand that wait: "called at …/train.py:78 in learn (`loss.backward()`)"
 
     @property

@@ -99,6 +99,7 @@ class AlertmanagerOutput:
         yield "training_job", incident.job.training_job
         yield "owner", incident.job.owner
         yield "incident_id", incident.shared_id
+        yield "waits_on", incident.waits_on  # by which Alertmanager puts jobs together
 
     def _send(self, alerts: bytes) -> None:
         outcomes = [poster.post(alerts, _ATTEMPT_SECONDS) for poster in self._posters]

@@ -19,6 +19,7 @@ from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
 from stallwatch.model.incident import Incident, NodeReport, OutputTold, Severity
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
+from stallwatch.outputs import company
 from stallwatch.outputs.back_off import BackOff
 from stallwatch.outputs.delivery import Delivered, DeliveryResult, Later, ReadyPoster
 from stallwatch.outputs.documents import HeldMessages
@@ -125,6 +126,7 @@ class Notifier:
         """Note the incidents that have taken a step to be told; sending is a thread's."""
         with self._changed:
             self._left.note(report.incidents)
+            self._spool = company.dissolved(self._spool, {one.incident_id: one for one in report.incidents})
             for incident in report.incidents:
                 known = incident.incident_id
                 if incident.together is not None and incident.together.told is not None:
@@ -132,7 +134,12 @@ class Notifier:
                     self._spool = self._spool.with_delivered(known, elsewhere) if elsewhere else self._spool
                 told = self._spool.told.get(known, ())
                 step = due(incident, told, self._minimum, self._spool.verdicts.get(known, ""))
-                if step is not None:
+                if step is None:
+                    continue
+                spared = company.spared(self._spool, incident, step)
+                if spared is not None:
+                    self._spool = spared
+                else:
                     self._queue(incident, step, report)
             self._spool = self._spool.forget({incident.incident_id for incident in report.incidents})
             expected = {incident.incident_id for incident in report.incidents if _is_told_soon(incident)}
@@ -151,6 +158,8 @@ class Notifier:
         )  # fmt: skip
         self._spool, dropped = self._spool.with_message(message, covered(incident, step), verdict_key(incident))
         self._counts["dropped"] += dropped
+        if self.tells_people:  # a program reads each incident by itself
+            self._spool = company.with_named(self._spool, incident, step, company.beside(incident, report.incidents))
 
     def notify_test(self, seconds: float) -> str:
         """Deliver a test now, past the queue, within so many seconds; return how that went, in words."""

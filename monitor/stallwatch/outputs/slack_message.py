@@ -17,6 +17,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
+from stallwatch.outputs import company
 from stallwatch.outputs.headline import headline, link, safety_words, sentence
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
@@ -47,23 +48,29 @@ def slack_message(
 
     A report of the node adds what it knows of the culprit's GPU. Slack folds the merged stacks, which are long.
     """
-    title = _clip(_headline(incident, step), _HEADER_CHARACTERS)
+    others = company.beside(incident, report.incidents) if report is not None and step not in LAST else ()
+    title = _clip(_headline(incident, step, others), _HEADER_CHARACTERS)
     blocks = [{"type": "header", "text": {"type": "plain_text", "text": title}}]
     blocks += _resolved(incident) if step in LAST else _standing(incident, step, _gpus(report))
+    if others:
+        there = [f"• {escape(headline(one, 'told'))}" for one in others[:_MOST_LINES]]
+        blocks.append(
+            _section(_lines(["*Others that wait there* (no message of their own while this one stands)", *there]))
+        )
     blocks.append(_context(_footer(incident, external_url)))
-    message: dict[str, Any] = {"text": _notification(incident, step), "blocks": blocks}
+    message: dict[str, Any] = {"text": _notification(incident, step, others), "blocks": blocks}
     if step not in (*LAST, "escalated") and incident.report is not None:  # why has been said, and is what it was
         attached = _folded(incident.verdict, incident.report.stacks)
         message |= {"attachments": attached} if attached else {}
     return message
 
 
-def _notification(incident: Incident, step: Step) -> str:
+def _notification(incident: Incident, step: Step, others: Sequence[Incident]) -> str:
     """What a locked phone shows, and the first lines must be enough: job, rank, cause, code line; may it be killed; the
     sentence."""
     over = step in LAST
     safe = safety_words(incident) if incident.verdict is not None and not over else ""
-    lines = [_headline(incident, step), safe, _ending(incident) if over else sentence(incident)]
+    lines = [_headline(incident, step, others), safe, _ending(incident) if over else sentence(incident)]
     return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
 
 
@@ -135,9 +142,9 @@ def _prose(text: str) -> str:
     )
 
 
-def _headline(incident: Incident, step: Step) -> str:
+def _headline(incident: Incident, step: Step, others: Sequence[Incident] = ()) -> str:
     mark = {"resolved": "🟢", "ended": _ENDED}.get(step, _MARKS[incident.severity])
-    return f"{mark} {headline(incident, step)}"
+    return f"{mark} {company.together_words(incident, others)}{headline(incident, step)}"
 
 
 def _now(incident: Incident, step: Step) -> str:

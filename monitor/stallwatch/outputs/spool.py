@@ -43,22 +43,27 @@ class Spool(msgspec.Struct, frozen=True):
     verdicts: dict[str, str] = {}  # by incident: the verdict that was told last
     threads: dict[str, str] = {}  # by incident: the thread of its first message
     owners: dict[str, str] = {}  # by incident: whose job it is of
+    company: dict[str, str] = {}  # by incident: the one whose message has named it, too (outputs.company)
 
     def with_message(self, message: Message, steps: tuple[Step, ...], verdict: str = "") -> tuple["Spool", int]:
         """Return the spool with a message queued and its steps noted, and how many messages were dropped for it."""
-        told = dict(self.told)
-        told[message.incident_id] = (*told.pop(message.incident_id, ()), *steps)
-        owners = {**self.owners, message.incident_id: message.owner}
-        while len(told) > _MOST_INCIDENTS:
-            gone = _oldest_of_most({one: owners.get(one, "") for one in told})
-            del told[gone]
-            owners.pop(gone, None)
+        spool = self.with_told(message.incident_id, steps, verdict, message.owner)
         queue = [*self.queue, message]
         while len(queue) > _MOST_MESSAGES:
             del queue[_oldest_of_most({place: one.owner for place, one in enumerate(queue)})]
         dropped = len(self.queue) + 1 - len(queue)
-        verdicts = {**self.verdicts, message.incident_id: verdict}
-        return replace(self, told=told, queue=tuple(queue), verdicts=verdicts, owners=owners), dropped
+        return replace(spool, queue=tuple(queue)), dropped
+
+    def with_told(self, incident_id: str, steps: tuple[Step, ...], verdict: str, owner: str) -> "Spool":
+        """The spool with steps of an incident noted as told, and the verdict that was."""
+        told = dict(self.told)
+        told[incident_id] = (*told.pop(incident_id, ()), *steps)
+        owners = {**self.owners, incident_id: owner}
+        while len(told) > _MOST_INCIDENTS:
+            gone = _oldest_of_most({one: owners.get(one, "") for one in told})
+            del told[gone]
+            owners.pop(gone, None)
+        return replace(self, told=told, verdicts={**self.verdicts, incident_id: verdict}, owners=owners)
 
     def delivered(self, incident_id: str) -> OutputTold:
         """What has left of an incident's messages: all that was queued and waits no more."""

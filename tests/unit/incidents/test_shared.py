@@ -1,10 +1,12 @@
 """An incident that other nodes see too: one verdict, and one of them tells."""
 
+from msgspec.structs import replace
+
 from stallwatch.config import Config
 from stallwatch.config_sections import FleetSection
 from stallwatch.incidents.delivery_steps import due
 from stallwatch.incidents.messages import Captured, FleetSaid, Judged
-from stallwatch.model.incident import Incident, Together
+from stallwatch.model.incident import Delivered, Incident, Together, Told
 from stallwatch.model.verdict import Report
 from tests.unit.incidents.stories import Story, facts, report, stall
 
@@ -125,3 +127,16 @@ def test_the_jobs_verdict_that_comes_when_the_job_is_over_here_is_shown_and_told
     assert one.verdict is not None and (one.verdict.cause, one.verdict.culprits) == ("rank_exited", (6,))
     assert (one.state, one.report and one.report.incident_id) == ("ended", one.incident_id)
     assert one.events[-1].what.startswith("verdict of 2 nodes: rank_exited (certain)")
+
+
+def at(mount: str) -> Report:
+    found = report("process_stopped")
+    return replace(found, verdicts=(replace(found.verdicts[0], waits_on=mount),))
+
+
+def test_by_what_messages_are_put_together_stays_as_it_was_when_people_were_told() -> None:
+    made = story()
+    assert judge(made, at("nfs4 filer:/vol")).waits_on == "nfs4 filer:/vol"
+    assert say(made, Together(True, "", "train-1", 2), at("nfs4 filer:/other")).waits_on == "nfs4 filer:/vol"
+    told = Told({"slack": Delivered(("told",))}, waits_on="nfs4 filer:/first")
+    assert say(made, Together(True, "", "train-1", 2, told=told)).waits_on == "nfs4 filer:/first"

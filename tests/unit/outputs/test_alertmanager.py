@@ -68,6 +68,11 @@ def test_it_carries_sentence_line_steps_and_deadline_under_labels_that_stay(voic
     assert (worse["annotations"]["severity"], worse["startsAt"]) == ("critical", alert["startsAt"])
 
 
+def test_what_jobs_wait_for_together_is_a_label_as_it_was_when_people_were_told(voice: Voice) -> None:
+    (alert,) = voice.said(incident(waits_on="nfs4 filer:/vol"))
+    assert alert["labels"]["waits_on"] == "nfs4 filer:/vol"
+
+
 def test_it_is_renewed_while_it_stands_and_ends_once_when_it_ends(voice: Voice) -> None:
     (first,) = voice.said(incident())
     assert voice.says_nothing(incident())

@@ -76,6 +76,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     out_of_memory: bool | None = None
     joined: bool | None = None
     phase: str = ""
+    waits_on: str = ""
     why: tuple[Fact, ...] = ()
 
 
@@ -143,6 +144,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         out_of_memory=end.out_of_memory,
         joined=process.joined,
         phase=process.phase,
+        waits_on=place.waits_on,
         why=activity.why,
     )
 
@@ -164,6 +166,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             gpu_guessed=flat.gpu_guessed,
             blocks=flat.blocks,
             polls=flat.polls,
+            waits_on=flat.waits_on,
         ),
         call=CommunicationCall(
             flat.in_collective, flat.collective, flat.named_call, flat.call_members, flat.call_group_name

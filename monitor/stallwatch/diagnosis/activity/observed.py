@@ -144,7 +144,9 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
         frame = job_frame(own, sources)
         fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
         child_at_work = HelperChild(pid, frame, standing.detail)
-        return replace(activity, helpers=replace(activity.helpers, child=child_at_work), why=(*activity.why, fact))
+        place = replace(activity.place, waits_on=child.waits_on) if child and child.waits_on else activity.place
+        helpers = replace(activity.helpers, child=child_at_work)
+        return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
     return activity
 
 

@@ -32,6 +32,7 @@ class Place(msgspec.Struct, frozen=True):
     # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
+    waits_on: str = ""  # the file system or server that it, or its child at work, waits for: "nfs4 filer:/vol"
 
     @property
     def gpu_sync(self) -> bool:

@@ -192,6 +192,7 @@ def _place(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) ->
         or "teardown" in standing.roles | standing.context
         or _past_main(now, _pid(now.look, rank)),
         gpu_guessed=standing.gpu_guessed,
+        waits_on=now.kernel.waits_on,
     )
 
 
@@ -388,5 +389,6 @@ def _why(now: JudgedThread, standing: BlockingLocation, process: ProcessLook | N
         facts.append(Fact(f"its stack could not be read: {now.look.stack_error}", "py-spy"))
     if now.kernel.state not in ("X", "Z") and (now.kernel.state or now.kernel.wchan):
         asleep = f", asleep in {now.kernel.wchan}" if now.kernel.wchan and now.kernel.wchan != "0" else ""
-        facts.append(Fact(f"the kernel shows the thread in state {now.kernel.state or 'unknown'}{asleep}", "/proc"))
+        on = f", for {now.kernel.waits_on}" if now.kernel.waits_on else ""
+        facts.append(Fact(f"the kernel shows the thread in state {now.kernel.state or 'unknown'}{asleep}{on}", "/proc"))
     return tuple(facts)

@@ -28,6 +28,7 @@ class ThreadLook(NamedTuple):
     cpu_ticks: int | None
     wakes: int | None = None
     own_wakes: int = 0  # since, by our look
+    waits_on: str = ""
 
 
 class RankLook(NamedTuple):
@@ -99,7 +100,7 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
         state = process.state
     if found is None:
         return ThreadLook(state, wchan, None)
-    return ThreadLook(state, wchan, found.cpu_ticks, found.wakes, found.own_wakes)
+    return ThreadLook(state, wchan, found.cpu_ticks, found.wakes, found.own_wakes, found.waits_on)
 
 
 def _thread_state(process: ProcessLook, thread: ThreadStack | None, *, main: bool) -> ThreadState | None:

@@ -21,7 +21,7 @@ WHOLE = FlatActivity(
     polls="while True:", moving=True, io_known=True, cpu_share=0.5, waits_for_children=True, child_pids=(8,),
     child_pid=8, child_frame=LINE, child_detail="reads", stopped_child=9, uses_gpu=True, stopped=True, frozen=True,
     tracer_pid=4, uninterruptible=True, gone=True, exit_code=1, exit_signal=9, out_of_memory=True, joined=True,
-    phase="eval", why=(Fact("it stands", "py-spy"),),
+    phase="eval", waits_on="nfs4 filer:/vol", why=(Fact("it stands", "py-spy"),),
 )  # fmt: skip
 
 
