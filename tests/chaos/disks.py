@@ -1,15 +1,20 @@
 """Disks under the state directory that are full, read-only, frozen or gone."""
 
 import contextlib
+import json
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.node import Node, told_after
+from tests.chaos.node import ROOT, Node, RankProcesses, told_after
 
 _FREEZE_SECONDS = 40.0
+_RHYTHM_SECONDS = 10.0  # in which limits are learned
+_PATIENCE_SECONDS = 240.0
+_SECOND_SECONDS = 20.0  # how long a second message is waited for
+SAVES = ROOT / "tests" / "programs" / "saves_often.py"
 
 
 def full(node: Node) -> Iterator[str]:
@@ -35,11 +40,7 @@ def read_only(node: Node) -> Iterator[str]:
 
 def hanging(node: Node) -> Iterator[str]:
     """A frozen file system: who writes there waits in the kernel, where no signal reaches him."""
-    image = node.folder / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(32 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, timeout=60)
-    with mounted(node, "-o", "loop", str(image)):
+    with mounted(node, "-o", "loop", str(_image(node))):
         subprocess.run(["fsfreeze", "-f", str(node.state)], check=True, timeout=30)
         try:
             yield f"told after {told_after(node, 'frozen', 'stopped'):.1f} s with a disk that hangs"
@@ -53,6 +54,55 @@ def hanging(node: Node) -> Iterator[str]:
             subprocess.run(["fsfreeze", "-u", str(node.state)], check=True, timeout=30)
         yield from _caught_up(node, "frozen")
         node.daemon.stop()
+
+
+def shared(node: Node) -> Iterator[str]:
+    """Three jobs save to one file system, which stops answering and comes back: one message names it and them."""
+    names, folder = ("train-a", "train-b", "train-c"), node.folder / "checkpoints"
+    folder.mkdir()
+    subprocess.run(["mount", "-o", "loop", str(_image(node)), str(folder)], check=True, timeout=30)
+    try:
+        for name in names:
+            program = (str(SAVES), str(node.folder / f"{name}.store"), str(folder))
+            node.jobs.append(RankProcesses(node, name, program=program))
+        steps = ["stepping"] * 2
+        node.until(lambda: all([rank.state for rank in node.ranks(name)] == steps for name in names), "all step")
+        time.sleep(_RHYTHM_SECONDS)
+        subprocess.run(["fsfreeze", "-f", str(folder)], check=True, timeout=30)
+        began = time.monotonic()
+        try:
+            node.until(lambda: len(_told_jobs(node)) == len(names), "all are told of", _PATIENCE_SECONDS)
+            yield f"all told {time.monotonic() - began:.1f} s after it froze"
+            time.sleep(_SECOND_SECONDS)
+            node.told()
+            said = [json.loads(text)["text"] for text in node.slack_texts]
+            assert len(said) == 1, f"{len(said)} messages: {said}"
+            assert all(name in said[0] for name in ("3 jobs wait for ext4", *names)), said[0]
+            yield f"one message: {said[0].splitlines()[0]}"
+        finally:
+            subprocess.run(["fsfreeze", "-u", str(folder)], check=True, timeout=30)
+        node.until(lambda: all(one.state == "resolved" for one in node.incidents()), "all move again")
+        node.until(lambda: node.told() is not None and len(node.slack_texts) > 1, "the end is told")
+        time.sleep(_SECOND_SECONDS)
+        node.told()
+        assert len(node.slack_texts) == 2, node.slack_texts[1:]
+        yield f"one message of its end: {json.loads(node.slack_texts[1])['text'].splitlines()[0]}"
+    finally:
+        node.end_jobs()
+        subprocess.run(["umount", "--lazy", str(folder)], check=False, timeout=30)
+
+
+def _told_jobs(node: Node) -> set[str]:
+    """By the webhook, which tells of each incident."""
+    return {one.job for one in node.told() if one.step == "told"}
+
+
+def _image(node: Node) -> Path:
+    image = node.folder / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, timeout=60)
+    return image
 
 
 def vanished(node: Node) -> Iterator[str]:

@@ -16,6 +16,7 @@ SCENARIOS: dict[str, Play] = {
     "full-disk": disks.full,
     "read-only-disk": disks.read_only,
     "hanging-disk": disks.hanging,
+    "shared-mount": disks.shared,
     "vanished-directories": disks.vanished,
     "corrupt-state": state.corrupt,
     "clock": state.clock_jumps,
