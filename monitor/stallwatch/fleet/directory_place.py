@@ -42,6 +42,8 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 # What is no file of ours, and no fault of the file system.
 _NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
+_TOUCH_SECONDS: Final = 5.0  # a part of LEFT_SECONDS
+_MOST_TOUCHED: Final = 256
 _ATTEMPTS: Final = 20  # to open the next incident while others do
 
 
@@ -53,6 +55,8 @@ class DirectoryPlace:
         self._monotonic = monotonic
         self._beats: dict[tuple[Key, int], tuple[bytes, float]] = {}  # what a claim's counter was, since when
         self._counters: dict[tuple[Key, int], int] = {}
+        self._touched: dict[tuple[Key, str], float] = {}  # when a node's file was made younger last
+        self._claimed: dict[tuple[Key, int], str] = {}  # whose claim it is
 
     def check(self) -> None:
         """See that the folder is its user's alone, that a file cannot be created twice, and that it can be replaced.
@@ -201,6 +205,7 @@ class DirectoryPlace:
     def leave(self, key: Key, node: str) -> None:
         """Remove this node's files; the last one closes it."""
         with self._problems():
+            self._touched.pop((key, node), None)
             for folder in ("members", "summaries"):
                 (self._folder(key) / folder / _file_of(node)).unlink(missing_ok=True)
             if not self._is_looked_at(self._folder(key), LEFT_SECONDS):
@@ -247,9 +252,19 @@ class DirectoryPlace:
         return self._root / key.job / str(key.ordinal)
 
     def _touch(self, key: Key, node: str) -> None:
-        members = self._folder(key) / "members"
-        members.mkdir(mode=0o700, exist_ok=True)
-        _replace(members / _file_of(node), b"")
+        """That a node looks on, others see by the age of its file. Not at each look: of what a look asks a file server
+        for, with thousands of nodes, changes are what costs."""
+        now, path = self._monotonic(), self._folder(key) / "members" / _file_of(node)
+        if now - self._touched.get((key, node), -_TOUCH_SECONDS) < _TOUCH_SECONDS:
+            return
+        try:
+            os.utime(path)  # by the file server's clock
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _replace(path, b"")
+        while len(self._touched) >= _MOST_TOUCHED:
+            del self._touched[next(iter(self._touched))]
+        self._touched[key, node] = now
 
     def _holder(self, key: Key, generation: int) -> str:
         """Whose claim it is while its counter moves; "" once it has stood for as long as a claim is in force."""
@@ -261,16 +276,18 @@ class DirectoryPlace:
             before = self._beats[key, generation] = (beat, now)
         if now - before[1] > CLAIM_SECONDS:
             return ""
-        return _read_or_nothing(folder / f"claim.{generation}").decode("utf-8", "replace")
+        if not self._claimed.get((key, generation)):
+            self._claimed[key, generation] = _read_or_nothing(folder / f"claim.{generation}").decode("utf-8", "replace")
+        return self._claimed[key, generation]
 
     def _is_open(self, folder: Path) -> bool:
         return not (folder / "closed").exists() and self._is_looked_at(folder, DESERTED_SECONDS, folder.stat().st_mtime)
 
     def _is_looked_at(self, folder: Path, seconds: float, since: float = 0.0) -> bool:
-        """Whether a node has looked within this time, by the file server's clock."""
-        members = folder / "members"
-        newest = max((since, *(_modified(members / name) for name in _names(members))))
-        return newest > self._server_seconds() - seconds
+        """Whether a node has looked within this time, by the file server's clock. The first that has is enough: each
+        node that joins asks this, and asked for the age of each other."""
+        members, oldest = folder / "members", self._server_seconds() - seconds
+        return since > oldest or any(_modified(members / name) > oldest for name in _names(members))
 
     def _server_seconds(self) -> float:
         probe = self._root / f".clock-{secrets.token_hex(8)}"
