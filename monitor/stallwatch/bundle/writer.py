@@ -3,17 +3,19 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stallwatch.config import Config, without_secrets
 from stallwatch.encoding import json_of
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
 from stallwatch.node.atomic_file import write_atomically
+
+if TYPE_CHECKING:
+    from stallwatch.config import Config
 
 SCHEMA_VERSION = 1
 # Of a timeline at a time: on its way to the disk's child it is held six times over, and that of a node with 50 ranks
@@ -130,8 +132,10 @@ class BundleWriter:
             size, put = size + len(piece), self._append
         return size
 
-    def write_config(self, config: Config) -> None:
+    def write_config(self, config: "Config") -> None:
         """Write config.json, the effective configuration without its secrets."""
+        from stallwatch.config import without_secrets  # 1.3 MiB that the disk's child need not hold
+
         self._write_json("config.json", without_secrets(config))
 
     def write_verdict(self, report: Report) -> None:

@@ -1,6 +1,5 @@
 """Names of incidents: job, epoch, owner and ordinal, no time, so that every node of a job arrives at the same one."""
 
-import hashlib
 import re
 
 from stallwatch.model.snapshot import JobKey
@@ -10,6 +9,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 def incident_id(job: JobKey, ordinal: int) -> str:
     """Return a name that is a safe folder name: "llama-70b-3f2a9c1d-1". Epoch and owner are hashed."""
+    import hashlib  # with it comes OpenSSL, 0.9 MiB, in a child that makes no names
+
     whose = f"\0{job.owner}" if job.owner else ""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", job.training_job).strip("._-")[:60] or "job"
     if readable != job.training_job:

@@ -33,7 +33,8 @@ class Node:
     def __init__(self) -> None:
         self.started: list[FakeJudge] = []
         self.clock = node_clock()
-        self.starter = ChildStarter(Config(), self.clock, cast("Privileged", None), self.start)
+        self.free = 0.0
+        self.starter = ChildStarter(Config(), self.clock, cast("Privileged", None), self.start, lambda: self.free)
 
     def start(self, limits: DiagnosisSection, clock: Clock) -> JudgeRun:
         self.started.append(FakeJudge())
@@ -63,6 +64,32 @@ def test_one_waits_while_there_are_ranks(node: Node) -> None:
     (one,) = node.started
     assert node.judge("alice") is one
     assert one.bundle == Path("/b")
+
+
+def test_where_cores_are_free_none_waits_until_something_is_looked_at(node: Node) -> None:
+    node.free = 8.0
+    node.ticks(3)
+    assert node.started == []
+    node.starter.expect()
+    (one,) = node.started
+    node.ticks(59)
+    assert node.waiting == [one]
+    node.ticks(2)
+    assert node.waiting == []
+
+
+def test_a_load_that_varies_starts_and_ends_none_each_time(node: Node) -> None:
+    for free in (8.0, 4.0, 7.0):
+        node.free = free
+        node.ticks(1)
+    assert node.started == []
+    for free in (3.9, 4.0, 7.9, 5.0):
+        node.free = free
+        node.ticks(1)
+    assert node.waiting == node.started and len(node.started) == 1
+    node.free = 8.0
+    node.ticks(1)
+    assert node.waiting == []
 
 
 def test_whose_incidents_are_many_leaves_the_last_that_waits_to_others(node: Node) -> None:
