@@ -74,6 +74,51 @@ def engine_away_after(cluster: Cluster) -> None:
     cluster.redis.stop()
 
 
+def engine_full(cluster: Cluster) -> None:
+    """The meeting place has had no room since before the fault, and evicts nothing."""
+
+
+def engine_read_only(cluster: Cluster) -> None:
+    """The meeting place has been a replica that may not be written since before the fault."""
+
+
+def engine_full_at_the_claim(cluster: Cluster) -> None:
+    """The meeting place is full when the first node has claimed, and has room again 20 s later."""
+    cluster.until(lambda: _holder(cluster), 60, "a claim")
+    cluster.redis.fill()
+    time.sleep(20)
+    cluster.redis.mend()
+
+
+def said_on_one_node(cluster: Cluster) -> None:
+    """Once it is told: a mute, another mode and an acknowledgement on a node that does not tell; until all know."""
+    cluster.until(lambda: cluster.slack.got, _TOLD_SECONDS, "a message")
+    speaker = cluster.until(cluster.speaker, 10, "who speaks")
+    node = next(one for one in cluster.nodes if one is not speaker)
+    client, incident = node.client, cluster.incident(node)
+
+    def muted() -> bool:
+        return all(any("anna" in one for one in node.client.ranks().telling.silences) for node in cluster.nodes)
+
+    def in_shadow() -> bool:
+        return all(node.client.ranks().telling.mode == "shadow" for node in cluster.nodes)
+
+    def acknowledged() -> bool:
+        return all((seen := cluster.incident(one)) and seen.acknowledged_by == "anna" for one in cluster.nodes)
+
+    def heard(what: str, condition: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        cluster.until(condition, 60, what)
+        print(f"    {what}: known on all {len(cluster.nodes)} nodes {time.monotonic() - began:.1f} s later", flush=True)
+
+    client.mute(incident.training_job, 600.0, by="anna")
+    heard("a mute", muted)
+    client.acknowledge(incident.incident_id, "anna")
+    heard("an acknowledgement", acknowledged)
+    client.mode("shadow", 600.0, by="bert")
+    heard("mode = shadow", in_shadow)
+
+
 def engine_slow(cluster: Cluster) -> None:
     """Each of the meeting place's answers takes 3.5 s."""
 
@@ -110,7 +155,8 @@ SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
         plain, slow, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
-        engine_away_after, engine_slow, rank_0_cut_off, link_dropped, killed,
+        engine_away_after, engine_slow, engine_full, engine_read_only, engine_full_at_the_claim, said_on_one_node,
+        rank_0_cut_off, link_dropped, killed,
     )
 }  # fmt: skip
 
@@ -121,7 +167,8 @@ def play(name: str, nodes: int, per_node: int, place: str) -> bool:
     with Cluster(folder, nodes, per_node, place).running() as cluster:
         if name == "stopped":
             cluster.program = PROGRAMS / "job_control.py"
-        alone = name == "engine_away_before" and per_node == 1  # no rank beside the culprit waits for it
+        away = name in ("engine_away_before", "engine_full", "engine_read_only")
+        alone = away and per_node == 1  # no rank beside the culprit waits for it
         cluster.proves_nothing = alone
         if name == "slow":
             cluster.program = SLOW
@@ -131,6 +178,10 @@ def play(name: str, nodes: int, per_node: int, place: str) -> bool:
             cluster.redis.start()
             if name == "engine_slow":
                 cluster.redis.answer_after(_SLOW_SECONDS)
+            if name == "engine_full":
+                cluster.redis.fill()
+            if name == "engine_read_only":
+                cluster.redis.obey_nobody()
         cluster.watch()
         if name in ("link_dropped", "killed"):
             cluster.train("--fault-step", "1000000")

@@ -2,8 +2,9 @@
 
     python -m tests.bench.bench_fleet_scale [--nodes 128 512 2048] [--place redis file] [--server PATH]
 
-Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) put their signed summaries and look, 16 at a time with
-connections of their own; then the judging child reads, verifies, merges and judges.
+Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) join and put their signed summaries within two
+seconds, 16 at a time with connections of their own; then the judging child reads, verifies, merges and judges, while
+each node looks once a second, as daemons do. All of it on this machine, whose cores the nodes share.
 Prints seconds from the last summary to the verdict, its processor time and memory; of each node what it says and what
 it costs the meeting place (the server's commands, among them those of its scripts, and bytes in and out; of a
 directory, files and bytes); the load of the machine.
@@ -37,6 +38,7 @@ from tests.bench.bench_node_summaries import PER_NODE, rank_summary
 
 JOB = "train-0a1b2c3d"
 _WRITERS = 16
+_WITHIN_SECONDS = 2.0
 _PORT = 7900
 
 
@@ -93,13 +95,18 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
     made = time.perf_counter() - began
     form, counts_before = costs()
     began, began_cpu = time.perf_counter(), time.process_time()
+    written = threading.Barrier(_WRITERS + 1)
+    over = threading.Event()
+    looks: list[float] = []
     threads = [
-        threading.Thread(target=_write, args=(open_place(settings), key, sealed[n::_WRITERS])) for n in range(_WRITERS)
+        threading.Thread(
+            target=_node, args=(open_place(settings), key, sealed[n::_WRITERS], began, written, over, looks)
+        )
+        for n in range(_WRITERS)
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    written.wait()
     wrote, wrote_cpu = time.perf_counter() - began, time.process_time() - began_cpu
     counts = [after - before for before, after in zip(counts_before, costs()[1], strict=True)]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -107,18 +114,18 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
     question = msgspec.json.encode(JudgeQuestion(settings, key, nodes * PER_NODE))
     began = time.perf_counter()
     done = subprocess.run(
-        module_of_ours("stallwatch.fleet.judge_child"), input=question, capture_output=True, check=True
+        module_of_ours("stallwatch.fleet.judge_child"), input=question, stdout=subprocess.PIPE, check=True
     )
     judged = time.perf_counter() - began
+    over.set()
+    for thread in threads:
+        thread.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = used.ru_utime + used.ru_stime - before
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     verdict = msgspec.json.decode(done.stdout, type=JobVerdict)
     first = verdict.report.verdicts[0]
-    looks = time.perf_counter()
-    for _ in range(1000):
-        place.look(key, "node00000", whole=False)
-    look = (time.perf_counter() - looks) / 1000
+    look = sorted(looks)[len(looks) // 2] if looks else 0.0
     place.close(key)
     size = sum(len(data) for _, data in sealed)
     each = form.format(*(one / nodes for one in counts))
@@ -126,16 +133,37 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
         f"{nodes:5} nodes, {settings.url.partition(':')[0]:5}: {size / nodes / 1024:.1f} KiB a node, signed in "
         f"{made / nodes * 1e3:.1f} ms each; "
         f"all put in {wrote:.1f} s ({wrote_cpu:.1f} s of CPU), {each} a node, {counts[-1] / 2**20:.1f} MiB in all; "
-        f"verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB; a look {look * 1e6:.0f} µs; "
+        f"verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB; {len(looks)} looks "
+        f"meanwhile, {look * 1e3:.1f} ms each (median); "
         f"load {os.getloadavg()[0]:.0f}: {first.cause} {list(first.culprits)} {first.confidence} "
         f"by {verdict.nodes} nodes"
     )
 
 
-def _write(place: MeetingPlace, key: Key, sealed: list[tuple[str, bytes]]) -> None:
-    for name, data in sealed:
+def _node(
+    place: MeetingPlace,
+    key: Key,
+    sealed: list[tuple[str, bytes]],
+    began: float,
+    written: threading.Barrier,
+    over: threading.Event,
+    looks: list[float],
+) -> None:
+    """Some nodes' part, one after the other: put, evenly over the first seconds; then look until it is over."""
+    for number, (name, data) in enumerate(sealed):
+        time.sleep(max(0.0, began + _WITHIN_SECONDS * number / len(sealed) - time.perf_counter()))
         place.join(key.job, name)
         place.turn(key, name, Turn(summary=data))
+    written.wait()
+    while not over.is_set():
+        round_ends = time.perf_counter() + 1.0
+        for name, _ in sealed:
+            if over.is_set():
+                return
+            looked = time.perf_counter()
+            place.look(key, name, whole=False)
+            looks.append(time.perf_counter() - looked)
+        over.wait(max(0.0, round_ends - time.perf_counter()))
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from typing import Any
 from stallwatch.demo.daemon_child import DaemonChild, tail
 from stallwatch.demo.draw import drawn_rank
 from stallwatch.demo.job import PROGRAMS, end_processes, job_environment
+from stallwatch.outputs.client import Client
 
 SLOW = Path(__file__).parent.parent / "programs" / "slow_rank.py"
 _NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
@@ -87,6 +88,27 @@ class Redis:
             [*command, "--requirepass", "secret"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
+    def ask(self, *words: str) -> None:
+        command = ("redis-cli", "--no-auth-warning", "-h", HOST, "-p", str(self.port), "-a", "secret", *words)
+        for _ in range(100):  # it may be starting
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.stdout.strip() == "OK":
+                return
+            time.sleep(0.1)
+        raise OSError(f"{words}: {done.stdout}{done.stderr}")
+
+    def fill(self) -> None:
+        """It has no room for anything more."""
+        self.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        self.ask("CONFIG", "SET", "maxmemory", "1")
+
+    def mend(self) -> None:
+        self.ask("CONFIG", "SET", "maxmemory", "0")
+
+    def obey_nobody(self) -> None:
+        """A replica of a primary that is not there."""
+        self.ask("REPLICAOF", "127.0.0.1", "1")
+
     def stop(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -149,6 +171,11 @@ class Node:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
                 )
             )  # fmt: skip
+
+    @property
+    def client(self) -> Client:
+        assert self.daemon is not None
+        return self.daemon.client
 
     def cut(self) -> None:
         sh("ip", "link", "set", f"{self.net}v", "down")
