@@ -57,6 +57,21 @@ def test_what_is_gone_or_no_file_among_the_summaries_costs_no_other_node(
     assert place.summaries(key) == {"node0": b"1"}
 
 
+def test_that_a_node_looks_on_is_written_once_in_a_while(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    now = [1000.0]
+    place = DirectoryPlace(tmp_path, lambda: now[0])
+    key = Key(JOB, place.join(JOB, "node0"))
+    mine = tmp_path / JOB / "1" / "members" / "node0"
+    os.utime(mine, (1, 1))
+    now[0] += 4
+    place.look(key, "node0", whole=False)
+    assert mine.stat().st_mtime == 1
+    now[0] += 2
+    place.look(key, "node0", whole=False)
+    assert mine.stat().st_mtime > 1
+
+
 def test_an_incident_that_all_have_deserted_is_not_joined(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     place = DirectoryPlace(tmp_path)

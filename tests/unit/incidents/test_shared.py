@@ -6,7 +6,7 @@ from stallwatch.config import Config
 from stallwatch.config_sections import FleetSection
 from stallwatch.incidents.delivery_steps import due
 from stallwatch.incidents.messages import Captured, FleetSaid, Judged
-from stallwatch.model.incident import Delivered, Incident, Together, Told
+from stallwatch.model.incident import Incident, OutputTold, Together, Told
 from stallwatch.model.verdict import Report
 from tests.unit.incidents.stories import Story, facts, report, stall
 
@@ -138,5 +138,5 @@ def test_by_what_messages_are_put_together_stays_as_it_was_when_people_were_told
     made = story()
     assert judge(made, at("nfs4 filer:/vol")).waits_on == "nfs4 filer:/vol"
     assert say(made, Together(True, "", "train-1", 2), at("nfs4 filer:/other")).waits_on == "nfs4 filer:/vol"
-    told = Told({"slack": Delivered(("told",))}, waits_on="nfs4 filer:/first")
+    told = Told({"slack": OutputTold(("told",))}, waits_on="nfs4 filer:/first")
     assert say(made, Together(True, "", "train-1", 2, told=told)).waits_on == "nfs4 filer:/first"
