@@ -6,26 +6,25 @@ from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.rank_activity import ProcessState
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, waiting_facts
+from stallwatch.diagnosis.job.ended_alike import (
+    AT_ONCE_NS,
+    CLEARLY_LATER_NS,
+    SIGABRT,
+    SIGHUP,
+    SIGINT,
+    SIGNALS,
+    SIGTERM,
+    ended_alike,
+    signal_of,
+)
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.formats.xid import FOLLOW_ON
-from stallwatch.model.evidence import NodeEvidence, ProcessLook
+from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
-_SIGABRT, _SIGKILL, _SIGTERM, _SIGINT, _SIGHUP = 6, 9, 15, 2, 1
-_SIGNALS = {
-    1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV",
-    13: "SIGPIPE", 15: "SIGTERM",
-}  # fmt: skip
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
 _KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
 _REFUSED = "size_mismatch"  # gloo's and NCCL's refusal: who prints it received what another rank should not have sent
-_TOGETHER_NS = 1_000_000_000
-_SHORTLY_BEFORE_SECONDS = 60.0
-_OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
-_SHELL_SIGNAL = 128  # a shell in between says 128 + signal
-_AT_ONCE_NS = 20_000_000  # ends are seen by pidfd, in milliseconds
-_CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 
 
 def exited(analysis: Analysis) -> Saying:
@@ -41,7 +40,7 @@ def exited(analysis: Analysis) -> Saying:
             return Rejected("rank_exited", "every process ended with exit code 0")
         if not analysis.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
-    if (alike := _ended_alike(analysis, gone, ends)) is not None:
+    if (alike := _ended_alike(analysis, ends)) is not None:
         return alike
     classes, left = _classes(analysis, ends)
     classes |= dict.fromkeys(left, _CONSEQUENCE)
@@ -90,66 +89,13 @@ def crashed(analysis: Analysis) -> Saying:
     return Claim("rank_exited", (), "possible", (Fact(told, "/proc and logs"),), told=told)
 
 
-def _ended_alike(analysis: Analysis, gone: dict[int, RankActivity], ends: dict[int, ProcessLook | None]) -> Saying:
-    """The whole job was ended from outside: by one signal within a second, or asked to end (SIGTERM) and left in order.
-
-    Nothing that a job dies of by itself may be seen: a kill for memory, a fault of a GPU, an exception, another first
-    death. What the ranks did before is another question: where they stood, that is what counts.
-    """
-    whole = len(gone) == len(analysis.case.observed) > 1
-    known = [end for end in ends.values() if end is not None]
-    if not whole or any(_has_fault(node, known) for node in analysis.case.nodes):
+def _ended_alike(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> Saying:
+    if (how := ended_alike(analysis.case, ends)) is None:
         return None
-    raised = any(activity.exceptions.text is not None for activity in gone.values())
-    if len(known) < len(gone) or raised or any(end.out_of_memory for end in known):
-        return None
-    signals = {_signal(end) for end in known}
-    if signals & _OWN_FAULTS:
-        return None
-    together = _are_together(analysis, ends)
-    asked = all(_signal(end) == _SIGTERM or (_signal(end) is None and end.exit_code == 0) for end in known)
-    if not (asked and _SIGTERM in signals) and not (together and len(signals) == 1 and None not in signals):
-        return None
-    names = " or ".join(_SIGNALS.get(signal, f"signal {signal}") if signal else "exit code 0" for signal in signals)
-    fact = Fact(f"all {len(gone)} ranks ended by {names}{' within a second' if together else ''}", _seen_by(known[0]))
     if analysis.hangs:
-        return Rejected("rank_exited", f"{fact.fact}: the job was ended as it stood")
-    return Claim(cause="job_ended", culprits=(), confidence="likely", because=(fact,))
-
-
-def _are_together(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bool:
-    """On each host, by its own clock; one rank of a host shows nothing."""
-    times: dict[str | None, list[int]] = {}
-    for rank, end in ends.items():
-        if end is None or end.ended_ns is None:
-            return False
-        times.setdefault(analysis.case.activity(rank).host, []).append(end.ended_ns)
-    return all(len(of_host) > 1 and max(of_host) - min(of_host) <= _TOGETHER_NS for of_host in times.values())
-
-
-def _has_fault(node: NodeEvidence, ends: list[ProcessLook]) -> bool:
-    """Whether the kernel told of something, shortly before, that may have ended them. Its log goes back for months, and
-    a GPU's channels are cleared away because a process was ended (XID 43, 45)."""
-    pids = {end.pid for end in ends} - {None}
-    first_ns = min((end.ended_ns for end in ends if end.ended_ns is not None), default=None)
-    return any(
-        event.kind in ("xid", "sxid", "off_bus", "oom_kill")
-        and event.xid not in FOLLOW_ON
-        and (
-            event.pid in pids
-            or event.seconds is None
-            or first_ns is None
-            or first_ns / 1e9 - event.seconds <= _SHORTLY_BEFORE_SECONDS
-        )
-        for event in node.kernel_events
-    )
-
-
-def _signal(end: ProcessLook) -> int | None:
-    if end.exit_signal is not None:
-        return end.exit_signal
-    shell = end.exit_code is not None and end.exit_code > _SHELL_SIGNAL
-    return end.exit_code - _SHELL_SIGNAL if shell and end.exit_code is not None else None
+        return Rejected("rank_exited", f"{how}: the job was ended as it stood")
+    seen_by = _seen_by(next(iter(ends.values())))
+    return Claim(cause="job_ended", culprits=(), confidence="likely", because=(Fact(how, seen_by),))
 
 
 def _is_last_cause(analysis: Analysis, gone: dict[int, RankActivity]) -> bool:
@@ -183,12 +129,12 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
     evidence = analysis.case.evidence.get(activity.rank)
     if evidence is not None and any(event.kind == _REFUSED for event in evidence.log_events):
         return _CONSEQUENCE
-    signal = _signal(end) if end is not None else None
-    if signal is not None and signal not in (_SIGABRT, _SIGTERM, _SIGINT, _SIGHUP):
+    signal = signal_of(end) if end is not None else None
+    if signal is not None and signal not in (SIGABRT, SIGTERM, SIGINT, SIGHUP):
         return _KILLED
     if activity.exceptions.text is not None:
         return _FAILED
-    if signal == _SIGABRT:
+    if signal == SIGABRT:
         return _ABORTED
     if signal is not None:
         return _TERMINATED
@@ -216,7 +162,7 @@ def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[in
         for rank, at_ns in times.items()
         if classes[rank] in (_ENDED, _TERMINATED)
         and host[rank] in first
-        and at_ns > first[host[rank]] + (_AT_ONCE_NS if classes[rank] == _TERMINATED else _CLEARLY_LATER_NS)
+        and at_ns > first[host[rank]] + (AT_ONCE_NS if classes[rank] == _TERMINATED else CLEARLY_LATER_NS)
     ]
 
 
@@ -241,7 +187,7 @@ def _sentence(rank: int, end: ProcessLook | None) -> str:
         return f"rank {rank}'s process is gone; nobody saw how it ended"
     memory = ", out of memory" if end.out_of_memory else ""
     if end.exit_signal is not None:
-        return f"rank {rank} was ended by {_SIGNALS.get(end.exit_signal, f'signal {end.exit_signal}')}{memory}"
+        return f"rank {rank} was ended by {SIGNALS.get(end.exit_signal, f'signal {end.exit_signal}')}{memory}"
     return f"rank {rank} ended with exit code {end.exit_code}{memory}"
 
 

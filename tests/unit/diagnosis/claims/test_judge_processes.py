@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import NodeEvidence
-from stallwatch.model.kernel import KernelEvent
 from tests.builders.clock import SECOND_NS
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
@@ -204,53 +202,3 @@ def test_an_exit_code_alone_is_certain_of_one_rank_only(dead: list[Rank], confid
     verdict = judge(evidence(*live, *dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", tuple(rank.rank for rank in dead))
     assert verdict.confidence == confidence
-
-
-def ended(rank: int, at_seconds: float, **how: Any) -> Rank:
-    return Rank(rank, dumped=False, state="Z", ended_ns=int(at_seconds * SECOND_NS), **how)
-
-
-def test_a_job_whose_ranks_were_all_killed_within_a_second_is_nobodys_fault() -> None:
-    verdict = judge(evidence(*[ended(rank, 5 + rank / 5, exit_signal=9) for rank in range(4)])).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("job_ended", ())
-    assert "all 4 ranks ended by SIGKILL within a second" in verdict.summary
-
-
-@pytest.mark.parametrize(
-    ("event", "cause"),
-    [
-        (KernelEvent("oom_kill", "oom-kill: task=python,pid=9", 1, seconds=700.0, pid=9), "job_ended"),  # hours ago
-        (KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 45, pid=1003", 1, 9004.0, xid=45), "job_ended"),  # of the kill
-        (KernelEvent("oom_kill", "oom-kill: task=python,pid=9", 1, seconds=9000.0, pid=9), "rank_exited"),
-        (KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 79", 1, seconds=9000.0, xid=79), "rank_exited"),
-    ],
-)
-def test_what_the_kernel_told_long_before_or_because_of_the_end_ended_no_job(event: KernelEvent, cause: str) -> None:
-    node = NodeEvidence("node0", (0, 1, 2, 3), kernel_events=(event,))
-    ranks = [ended(rank, 9005 + rank / 5, exit_signal=9) for rank in range(4)]
-    assert judge(evidence(*ranks, nodes=(node,))).verdicts[0].cause == cause
-
-
-def test_a_job_that_was_asked_to_end_is_nobodys_fault_however_its_ranks_took_it() -> None:
-    ends: list[dict[str, int]] = [{"exit_signal": 15}, {"exit_code": 0}, {"exit_code": 143}, {"exit_signal": 15}]
-    verdict = judge(evidence(*[ended(rank, 5 + 9 * rank, **how) for rank, how in enumerate(ends)])).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("job_ended", ())
-
-
-@pytest.mark.parametrize(
-    ("at", "how"),
-    [
-        (3.0, {"exit_signal": 9}),  # long before the others: a first death
-        (5.0, {"exit_signal": 11}),
-        (5.0, {"exit_code": 1}),
-    ],
-)
-def test_a_first_death_or_one_of_its_own_kind_is_the_cause_of_the_others(at: float, how: dict[str, Any]) -> None:
-    others = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (1, 2, 3)]
-    verdict = judge(evidence(ended(0, at, **how), *others)).verdicts[0]
-    assert verdict.cause == "rank_exited"
-
-
-def test_ranks_that_all_crash_by_a_signal_of_their_own_were_not_ended_from_outside() -> None:
-    ranks = [ended(rank, 5 + rank / 10, exit_signal=11) for rank in range(4)]
-    assert judge(evidence(*ranks)).verdicts[0].cause == "rank_exited"

@@ -1,0 +1,86 @@
+"""A job that was ended as a whole is nobody's fault; a first death is."""
+
+from typing import Any
+
+import pytest
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import NodeEvidence
+from stallwatch.model.kernel import KernelEvent
+from tests.builders.clock import SECOND_NS
+from tests.builders.job import Rank, evidence
+
+CLOSED = (
+    "Traceback (most recent call last):",
+    '  File "/srv/job/train.py", line 94, in step',
+    "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:18849. A remote worker crashed.",
+)
+
+
+def ended(rank: int, at_seconds: float, **how: Any) -> Rank:
+    return Rank(rank, dumped=False, state="Z", ended_ns=int(at_seconds * SECOND_NS), **how)
+
+
+def test_a_job_whose_ranks_were_all_killed_within_a_second_is_nobodys_fault() -> None:
+    verdict = judge(evidence(*[ended(rank, 5 + rank / 5, exit_signal=9) for rank in range(4)])).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("job_ended", ())
+    assert "all 4 ranks ended by SIGKILL within a second" in verdict.summary
+
+
+def test_who_is_killed_last_may_have_written_that_its_peers_are_gone() -> None:
+    """Seen at a load of 13: `kill -9` of everything took long enough for one rank to lose its peers first."""
+    killed = [ended(rank, 5 + rank / 7, exit_signal=9, log=CLOSED if rank in (1, 3) else ()) for rank in range(4)]
+    assert judge(evidence(*killed)).verdicts[0].cause == "job_ended"
+
+
+def test_the_rest_that_is_killed_at_once_after_a_kill_that_it_noticed_is_cleared_away() -> None:
+    cleared = [ended(rank, 5.5 + rank / 1000, exit_signal=9, log=CLOSED) for rank in (0, 1, 3)]
+    verdict = judge(evidence(ended(2, 5.0, exit_signal=9), *cleared)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
+
+
+@pytest.mark.parametrize(("at", "cause"), [(5.1, "job_ended"), (4.5, "rank_exited")])
+def test_of_ranks_that_were_killed_alike_one_may_have_gone_unseen_unless_it_went_first(at: float, cause: str) -> None:
+    killed = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (0, 2, 3)]
+    verdict = judge(evidence(ended(1, at), *killed)).verdicts[0]
+    assert verdict.cause == cause
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (KernelEvent("oom_kill", "oom-kill: task=python,pid=9", 1, seconds=700.0, pid=9), "job_ended"),  # hours ago
+        (KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 45, pid=1003", 1, 9004.0, xid=45), "job_ended"),  # of the kill
+        (KernelEvent("oom_kill", "oom-kill: task=python,pid=9", 1, seconds=9000.0, pid=9), "rank_exited"),
+        (KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 79", 1, seconds=9000.0, xid=79), "rank_exited"),
+    ],
+)
+def test_what_the_kernel_told_long_before_or_because_of_the_end_ended_no_job(event: KernelEvent, cause: str) -> None:
+    node = NodeEvidence("node0", (0, 1, 2, 3), kernel_events=(event,))
+    ranks = [ended(rank, 9005 + rank / 5, exit_signal=9) for rank in range(4)]
+    assert judge(evidence(*ranks, nodes=(node,))).verdicts[0].cause == cause
+
+
+def test_a_job_that_was_asked_to_end_is_nobodys_fault_however_its_ranks_took_it() -> None:
+    ends: list[dict[str, int]] = [{"exit_signal": 15}, {"exit_code": 0}, {"exit_code": 143}, {"exit_signal": 15}]
+    verdict = judge(evidence(*[ended(rank, 5 + 9 * rank, **how) for rank, how in enumerate(ends)])).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("job_ended", ())
+
+
+@pytest.mark.parametrize(
+    ("at", "how"),
+    [
+        (3.0, {"exit_signal": 9}),  # long before the others: a first death
+        (5.0, {"exit_signal": 11}),
+        (5.0, {"exit_code": 1}),
+    ],
+)
+def test_a_first_death_or_one_of_its_own_kind_is_the_cause_of_the_others(at: float, how: dict[str, Any]) -> None:
+    others = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (1, 2, 3)]
+    verdict = judge(evidence(ended(0, at, **how), *others)).verdicts[0]
+    assert verdict.cause == "rank_exited"
+
+
+def test_ranks_that_all_crash_by_a_signal_of_their_own_were_not_ended_from_outside() -> None:
+    ranks = [ended(rank, 5 + rank / 10, exit_signal=11) for rank in range(4)]
+    assert judge(evidence(*ranks)).verdicts[0].cause == "rank_exited"
