@@ -23,6 +23,7 @@ PROGRAMS = tuple(
         "training_projects",
         "training_reported",
         "training_in_the_field",
+        "training_between_steps",
     )
 )
 HANGS = tuple(
@@ -37,6 +38,7 @@ HANGS = tuple(
         "hangs_of_hosts",
         "hangs_reported",
         "hangs_in_the_field",
+        "hangs_in_callbacks",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only

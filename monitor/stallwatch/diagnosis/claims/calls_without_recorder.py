@@ -313,31 +313,33 @@ def _named_roots(analysis: Analysis, point: Point) -> dict[int, int]:
 
 def _of_roots(analysis: Analysis, point: Point, roots: dict[int, int]) -> Claim:
     expected = _right_root(roots)
-    culprits = tuple(sorted(rank for rank, root in roots.items() if root != expected))
-    sure = expected is not None
-    operation = analysis.case.activity(culprits[0]).call.named_call
-    assert operation is not None
-    found = roots[culprits[0]]
+    culprits = () if expected is None else tuple(sorted(rank for rank, root in roots.items() if root != expected))
+    asked = analysis.case.activity((culprits or sorted(roots))[0]).call.named_call
+    assert asked is not None
+    function, sides = asked.function, dict[int, tuple[int, ...]]()
+    for root in sorted(set(roots.values())):
+        sides[root] = tuple(sorted(rank for rank, said in roots.items() if said == root))
     facts = tuple(
         Fact(
-            f"{named(ranks)} called {operation.function} #{point.seq} of "
+            f"{named(ranks)} called {function} #{point.seq} of "
             f"{group_name(analysis.case, analysis.case.groups[point.group])} with rank {root} as its root",
             f"hook of {named(ranks)}",
         )
-        for root in sorted(set(roots.values()))
-        if (ranks := sorted(rank for rank, said in roots.items() if said == root))
+        for root, ranks in sides.items()
     )
-    words = ("another root" if expected is None else f"root {expected}", f"root {found}")
+    parts = tuple((ranks, f"{function} with root {root}", "") for root, ranks in sides.items())
+    words = (expected, roots[culprits[0]]) if culprits else tuple(sides)[:2]
     return Claim(
         cause="collective_mismatch",
         culprits=culprits,
-        confidence="likely" if sure else "possible",
+        confidence="likely" if culprits else "possible",
         because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
         where="collective",
-        mismatch=Mismatch("op", *(f"{operation.function} with {word}" for word in words)),
+        mismatch=Mismatch("op", *(f"{function} with root {root}" for root in words)),
         group=point.group,
-        operation=operation.function,
+        operation=function,
         seq=point.seq or None,
+        parts=() if culprits else parts,
     )
 
 

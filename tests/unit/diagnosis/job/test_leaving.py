@@ -211,9 +211,13 @@ def test_a_rank_that_names_another_root_is_told() -> None:
     assert (verdict.mismatch.expected, verdict.mismatch.found) == ("broadcast with root 0", "broadcast with root 1")
 
 
-def test_of_two_roots_that_are_both_elsewhere_none_is_the_right_one() -> None:
-    verdict = _judged(_rooted({0: 3, 2: 1}))
-    assert (verdict.cause, verdict.confidence) == ("collective_mismatch", "possible")
+@pytest.mark.parametrize("roots", [{0: 3, 2: 1}, {0: 0, 2: 2}], ids=["both elsewhere", "both here"])
+def test_of_two_roots_that_are_as_good_none_is_the_right_one_and_nobody_is_named(roots: dict[int, int | None]) -> None:
+    verdict = _judged(_rooted(roots))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (), "possible")
+    for rank, root in roots.items():
+        assert f"rank {rank} called broadcast with root {root} at /srv/job/train.py:60" in verdict.summary
+    assert "nothing tells which of them is right" in verdict.summary
 
 
 def test_without_the_roots_a_broadcast_that_stands_is_only_possibly_the_networks_fault() -> None:
