@@ -9,7 +9,7 @@ from stallwatch.incidents import slowness
 from stallwatch.incidents.life import IncidentLife
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
-from stallwatch.progress.patience import Plan, Standstill, plan
+from stallwatch.progress.patience import Plan, Standstill, being_debugged, plan
 
 _SECOND_NS = 1_000_000_000
 # A look is begun before the moment of telling; a crowded node is not done with it by then. A build that was at work
@@ -49,6 +49,8 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Clo
         if life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= now.at_ns):
             return Plan((), "it is still looked at how the job ended")
         return Plan(((now.at_ns, "warning" if verdict and verdict.confidence == "possible" else "critical"),))
+    if life.family != "hang" and facts is not None and facts.debugged and not config.tell.terminals:
+        return Plan((), being_debugged(facts.debugged))
     if life.family in ("health", "drift"):
         return Plan(((now.at_ns, "warning"),))
     if life.family == "slow":
@@ -99,6 +101,7 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         phase_past_seconds=facts.phase_past_seconds if facts else 0.0,
         silent=incident.together.silent if incident.together is not None else (),
         elsewhere=incident.together is None and facts is not None and len(facts.ranks) < facts.world_size,
+        debugged=facts.debugged if facts else (),
     )
 
 

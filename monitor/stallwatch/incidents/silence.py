@@ -95,8 +95,6 @@ def silence(lives: IncidentTable, incident: Incident, facts: JobFacts | None, co
         return f"the job has fewer than {config.daemon.minimum_world_size} ranks (daemon.minimum_world_size)"
     if config.tell.terminals:
         return ""
-    if facts.debugged:
-        return f"rank {facts.debugged[0]} is being debugged"
     if facts.in_terminal:
         return "the job runs in a terminal session (tell.terminals)"
     return ""

@@ -1,5 +1,6 @@
 """How long a standstill may last before anybody is told: stages, each with its moment, and why not sooner."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stallwatch.config import Config
@@ -35,6 +36,7 @@ class Standstill(NamedTuple):
     phase_past_seconds: float  # the longest that the phases of its ranks have lasted before, 0 where they are new
     silent: tuple[str, ...]  # nodes of the job from which nothing comes any more
     elsewhere: bool  # ranks of the job are on nodes that nobody asks: what they do is not known here
+    debugged: tuple[int, ...]  # ranks under a tracer
 
 
 class Plan(NamedTuple):
@@ -60,6 +62,21 @@ class _Wait(NamedTuple):
 
 def plan(standstill: Standstill, config: Config) -> Plan:
     """Given a job that stands and the verdict of it, return when to tell whom."""
+    planned = _of_verdict(standstill, config)
+    if not (planned.stages and standstill.debugged) or config.tell.terminals:
+        return planned
+    # Whoever debugs knows that it stands; torch ends the job all the same, and a debugger may have been forgotten.
+    wait = _until_own_time(standstill, config, being_debugged(standstill.debugged))
+    stages = tuple((max(at_ns, wait.until_ns), severity) for at_ns, severity in planned.stages)
+    return planned if stages == planned.stages else Plan(stages, wait.why)
+
+
+def being_debugged(ranks: Sequence[int]) -> str:
+    """Why nobody is told of it yet, in words."""
+    return f"rank {ranks[0]} is being debugged"
+
+
+def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     verdict, tell, state = standstill.verdict, config.tell, standstill.verdict.traits.state
     later_ns = standstill.known_ns + int(config.stall.critical_after_seconds * _SECOND_NS)
     if verdict.cause == "process_stopped" and standstill.suspended:

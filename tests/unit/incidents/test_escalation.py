@@ -1,11 +1,16 @@
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from stallwatch.config import Config
 from stallwatch.config_sections import DaemonSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.incidents.engine import Now
+from stallwatch.incidents.escalation import planned
+from stallwatch.incidents.life import Family
 from stallwatch.model.verdict import EndsByItself
+from stallwatch.progress.patience import Plan
 from tests.unit.incidents.stories import SECOND, START, Story, facts, finding, report, stall
 
 
@@ -266,18 +271,34 @@ def silent(jobs: list[JobFacts], config: Config | None = None) -> tuple[str, boo
 
 @pytest.mark.parametrize(
     "quiet",
-    [facts(opted_out=True), facts(world_size=1), facts(debugged=(2,)), facts(in_terminal=True)],
-    ids=["opted out", "one rank", "debugged", "terminal"],
+    [facts(opted_out=True), facts(world_size=1), facts(in_terminal=True)],
+    ids=["opted out", "one rank", "terminal"],
 )
 def test_wishes_for_silence_are_kept_and_said(quiet: JobFacts) -> None:
     assert silent([quiet]) == ("none", True)
     assert silent([facts()]) == ("critical", False)
 
 
+def test_a_job_under_a_debugger_is_told_of_later_and_says_when() -> None:
+    told = untold("process_stopped", [facts(debugged=(2,))])
+    assert any("rank 2 is being debugged" in what and "told at" in what for what in told)
+
+
+@pytest.mark.parametrize("family", ["slow", "health", "drift"])
+def test_under_a_debugger_nothing_but_a_hang_is_told(family: Family) -> None:
+    story = Story()
+    story.hang("slow_rank")
+    life = msgspec.structs.replace(story.life, family=family)
+    now = Now(START + int(story.second * SECOND), story.wall_ns(story.second), "node0", (), ())
+    assert planned(life, facts(debugged=(2,)), Config(), now) == Plan((), "rank 2 is being debugged")
+    assert planned(life, facts(), Config(), now).why != "rank 2 is being debugged"
+
+
 def test_people_in_a_terminal_can_be_told_all_the_same() -> None:
     loud = Config(tell=TellSection(terminals=True))
     assert silent([facts(in_terminal=True)], loud) == ("critical", False)
     assert silent([facts(debugged=(1,))], loud) == ("critical", False)
+    assert silent([facts(debugged=(1,))]) == ("none", False)
     assert silent([facts(opted_out=True)], loud) == ("none", True)
 
 

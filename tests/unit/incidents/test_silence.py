@@ -118,7 +118,7 @@ def test_of_a_job_that_is_not_seen_any_more_only_what_people_said_counts() -> No
     )
 
 
-def test_small_jobs_terminals_and_debuggers_are_quiet_by_configuration() -> None:
+def test_small_jobs_and_terminals_are_quiet_by_configuration() -> None:
     small = Config(daemon=DaemonSection(minimum_world_size=5))
     assert why_silent(IncidentTable(), small, facts()) == ("the job has fewer than 5 ranks (daemon.minimum_world_size)")
     assert why_silent(IncidentTable(), Config(daemon=DaemonSection(minimum_world_size=4)), facts()) == ""
@@ -126,8 +126,6 @@ def test_small_jobs_terminals_and_debuggers_are_quiet_by_configuration() -> None
     loud = Config(tell=TellSection(terminals=True))
     assert why_silent(IncidentTable(), job=terminal) == "the job runs in a terminal session (tell.terminals)"
     assert why_silent(IncidentTable(), loud, terminal) == ""
-    assert why_silent(IncidentTable(), job=facts(debugged=(2, 3))) == "rank 2 is being debugged"
-    assert why_silent(IncidentTable(), loud, facts(debugged=(2,))) == ""
 
 
 def test_who_set_a_mode_that_is_over_is_not_named_for_the_one_that_holds() -> None:

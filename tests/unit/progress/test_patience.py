@@ -31,6 +31,7 @@ def standstill(cause: str, *, of_verdict: dict[str, Any] | None = None, **change
         "phase_past_seconds": 0.0,
         "silent": (),
         "elsewhere": False,
+        "debugged": (),
     }
     return Standstill(verdict=msgspec.convert({**body, **(of_verdict or {})}, Verdict), **{**fixed, **changes})
 
@@ -206,6 +207,16 @@ def test_what_moves_is_told_near_the_jobs_own_time_out() -> None:
     told = plan(standstill("waiting", deadline_ns=STANDS + 1000 * SECOND), Config())
     assert stages(told) == [(1000 * TELL.waiting_share, "warning")]
     assert "of the job's own time-out" in told.why
+
+
+@pytest.mark.parametrize("cause", ["process_stopped", "not_entered"])
+def test_a_debugger_that_is_forgotten_is_told_near_the_jobs_own_time_out(cause: str) -> None:
+    held = standstill(cause, deadline_ns=STANDS + 1000 * SECOND, debugged=(2,))
+    told = plan(held, Config())
+    assert {at for at, _ in stages(told)} == {1000 * TELL.waiting_share}
+    assert "rank 2 is being debugged" in told.why
+    loud = Config(tell=TellSection(terminals=True))
+    assert plan(held, loud) == plan(held._replace(debugged=()), loud)
 
 
 def test_a_phase_that_always_takes_long_surprises_nobody() -> None:
