@@ -35,6 +35,7 @@ from stallwatch.fleet.verdict import JobVerdict
 from stallwatch.model.evidence import Evidence, NodeEvidence, ProcessLook, RankEvidence
 from stallwatch.node.children import module_of_ours
 from tests.bench.bench_node_summaries import PER_NODE, rank_summary
+from tests.builders.redis_server import redis_server
 
 JOB = "train-0a1b2c3d"
 _WRITERS = 16
@@ -191,22 +192,8 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _server(path: str, folder: str) -> "Iterator[redis.Redis]":
-    command = [path, "--bind", "127.0.0.1", "--port", str(_PORT), "--save", "", "--dir", folder]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            client = redis.Redis("127.0.0.1", _PORT)
-            end = time.monotonic() + 30
-            while True:
-                try:
-                    client.ping()
-                    break
-                except redis.exceptions.ConnectionError:
-                    if time.monotonic() > end:
-                        raise
-                    time.sleep(0.05)
-            yield client
-        finally:
-            process.kill()
+    with redis_server(Path(folder), "--port", str(_PORT), listens=_PORT, program=path):
+        yield redis.Redis("127.0.0.1", _PORT)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from stallwatch.demo.daemon_child import DaemonChild, tail
 from stallwatch.demo.draw import drawn_rank
 from stallwatch.demo.job import PROGRAMS, end_processes, job_environment
 from stallwatch.outputs.client import Client
+from tests.builders.redis_server import start_redis
 
 SLOW = Path(__file__).parent.parent / "programs" / "slow_rank.py"
 _NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
@@ -83,10 +84,7 @@ class Redis:
         threading.Thread(target=serve, daemon=True).start()
 
     def start(self) -> None:
-        command = ["redis-server", "--bind", HOST, "--port", str(self.port), "--save", "", "--dir", str(self.folder)]
-        self.process = subprocess.Popen(
-            [*command, "--requirepass", "secret"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self.process = start_redis(self.folder, "--port", str(self.port), "--requirepass", "secret", bind=HOST)
 
     def ask(self, *words: str) -> None:
         command = ("redis-cli", "--no-auth-warning", "-h", HOST, "-p", str(self.port), "-a", "secret", *words)

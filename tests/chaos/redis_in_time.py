@@ -8,7 +8,6 @@ import mmap
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,11 +16,10 @@ import redis
 
 from stallwatch.fleet.redis_place import RedisPlace
 from tests.builders.clock import SECOND_NS, WALL_NS
+from tests.builders.redis_server import SERVER, redis_server
 from tests.chaos.fleet_places import Places
 
-SERVER: Final = shutil.which("redis-server")
 COMPILER: Final = shutil.which("cc") or shutil.which("gcc")
-_SECONDS: Final = 30.0
 _CLOCK: Final = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -96,23 +94,14 @@ def redis_in_time(folder: Path) -> Iterator[RedisInTime]:
     source.write_text(_CLOCK)
     subprocess.run([COMPILER, "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
     clock.write_bytes(WALL_NS.to_bytes(8, "little"))
-    command = [SERVER, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]
     environment = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_FILE": str(clock)}
-    with clock.open("r+b") as file, mmap.mmap(file.fileno(), 8) as hand:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        client = redis.Redis(unix_socket_path=str(socket))
-        try:
-            end = time.monotonic() + _SECONDS
-            while True:
-                try:
-                    client.ping()
-                    break
-                except redis.exceptions.ConnectionError:
-                    if time.monotonic() > end:
-                        raise
-                    time.sleep(0.02)
-            yield RedisInTime(client, hand)
-        finally:
-            client.close()
-            process.kill()
-            process.wait()
+    running = redis_server(
+        folder, "--port", "0", "--unixsocket", str(socket), listens=socket, program=SERVER, environment=environment
+    )
+    with (
+        clock.open("r+b") as file,
+        mmap.mmap(file.fileno(), 8) as hand,
+        running,
+        contextlib.closing(redis.Redis(unix_socket_path=str(socket))) as client,
+    ):
+        yield RedisInTime(client, hand)

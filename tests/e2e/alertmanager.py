@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -11,18 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.selftest.launching import free_port
 from tests.e2e.prometheus import until
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "alertmanager"
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 
 needs_alertmanager = pytest.mark.skipif(PROGRAM is None, reason="prometheus-alertmanager is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def shipped_configuration(slack_url: str, folder: Path) -> str:

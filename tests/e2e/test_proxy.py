@@ -3,7 +3,6 @@
 import contextlib
 import http.server
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.selftest.launching import free_port
 from tests.integration.outputs.serving import served
 from tests.integration.outputs.test_viewers import INCIDENTS, REPORT, STRANGER, TOKEN
 from tests.readme import ROOT
@@ -57,11 +57,6 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[int]:
 def login() -> Iterator[int]:
     with serving(Login) as port:
         yield port
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def certificate(openssl: str, name: str, folder: Path) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_proxy import certificate, free_port, serving
+from stallwatch.selftest.launching import free_port
+from tests.e2e.test_proxy import certificate, serving
 from tests.integration.outputs.serving import served
 from tests.integration.outputs.test_viewers import INCIDENTS, REPORT, STRANGER, TOKEN
 from tests.readme import ROOT

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,37 +12,14 @@ import pytest
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.place_settings import Settings, open_place
 from stallwatch.fleet.try_place import try_place
+from stallwatch.selftest.launching import free_port
+from tests.builders.redis_server import SERVER, redis_server
 
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("redis-server") and shutil.which("openssl")), reason="redis-server or openssl is not installed"
+    not (SERVER and shutil.which("openssl")), reason="redis-server or openssl is not installed"
 )
 SECONDS = 60.0
 JOB = "train-0a1b2c3d"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def server(folder: Path, *arguments: str, listens: int) -> Iterator[None]:
-    command = ["redis-server", *arguments, "--dir", str(folder), "--bind", "127.0.0.1"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log) as process:
-        try:
-            until(lambda: answers(listens), lambda: (folder / "log").read_text())
-            assert process.poll() is None, (folder / "log").read_text()
-            yield
-        finally:
-            process.kill()
-
-
-def answers(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
-    return False
 
 
 def until(condition: Callable[[], bool], said: Callable[[], str]) -> None:
@@ -98,9 +74,9 @@ def test_over_tls_by_a_user_whose_rights_end_at_our_keys_all_can_be_done(
     certificate(tmp_path, "another")
     (tmp_path / "users.acl").write_text(ACL)
     tls = ("--port", "0", "--tls-port", str(port), "--tls-cert-file", str(tmp_path / "server.pem"), "--tls-key-file",
-           str(tmp_path / "server.key"), "--tls-auth-clients", "no", "--aclfile", str(tmp_path / "users.acl"), "--save",
-           "")  # fmt: skip
-    with server(tmp_path, *tls, listens=port):
+           str(tmp_path / "server.key"), "--tls-auth-clients", "no", "--aclfile",
+           str(tmp_path / "users.acl"))  # fmt: skip
+    with redis_server(tmp_path, *tls, listens=port):
         right = of(settings, url=f"rediss://localhost:{port}", ca_file=str(tmp_path / "server.pem"))
         try_place(right, SECONDS)
         place = opened(right)
@@ -128,18 +104,18 @@ def test_through_sentinel_the_new_primary_is_used_once_the_old_one_is_gone(
     folders = [tmp_path / name for name in ("first", "second", "sentinel")]
     for folder in folders:
         folder.mkdir()
-    common = ("--save", "", "--requirepass", "hunter2", "--masterauth", "hunter2")
+    common = ("--requirepass", "hunter2", "--masterauth", "hunter2")
     (folders[2] / "sentinel.conf").write_text(
         f"sentinel monitor ours 127.0.0.1 {ports[0]} 1\nsentinel auth-pass ours hunter2\n"
         "sentinel down-after-milliseconds ours 1000\nsentinel failover-timeout ours 3000\n"
     )
     with contextlib.ExitStack() as running:
         first = running.enter_context(contextlib.ExitStack())
-        first.enter_context(server(folders[0], "--port", str(ports[0]), *common, listens=ports[0]))
+        first.enter_context(redis_server(folders[0], "--port", str(ports[0]), *common, listens=ports[0]))
         second = ("--port", str(ports[1]), "--replicaof", "127.0.0.1", str(ports[0]), *common)
-        running.enter_context(server(folders[1], *second, listens=ports[1]))
+        running.enter_context(redis_server(folders[1], *second, listens=ports[1]))
         watching = (str(folders[2] / "sentinel.conf"), "--sentinel", "--port", str(ports[2]))
-        running.enter_context(server(folders[2], *watching, listens=ports[2]))
+        running.enter_context(redis_server(folders[2], *watching, listens=ports[2]))
         ours = of(settings, username="", url=f"redis+sentinel://127.0.0.1:{ports[2]}/ours/0")
         place = opened(ours)
         assert place.join(JOB, "n0") == 1

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,16 +15,11 @@ from stallwatch.cli.app import run
 from stallwatch.demo.job import end_processes
 from stallwatch.hook import layout
 from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat
+from stallwatch.selftest.launching import free_port
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAM = Path(__file__).parents[2] / "programs" / "spawned.py"
 SECONDS = 100.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_ranks_of_mp_spawn_attach_by_themselves(tmp_path: Path) -> None:

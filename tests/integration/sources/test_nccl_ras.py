@@ -18,6 +18,7 @@ from stallwatch.config_sections import CaptureSection
 from stallwatch.formats import ras
 from stallwatch.model.evidence import Attempt
 from stallwatch.model.snapshot import RankSample
+from stallwatch.selftest.launching import free_port
 from tests.builders.node import unread_rank
 from tests.builders.records import start_ticks_of
 from tests.unit.captures.kept import NODE, attempts, kept
@@ -180,14 +181,6 @@ def take(bundle: Path, mode: Literal["auto", "always"], *samples: RankSample) ->
     with kept(bundle) as sending:
         RasCapture(samples, 1, CaptureSection(nccl_ras=mode), sending).take()
     return attempts(bundle / "nodes" / NODE)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_services_of_two_ports_are_both_kept(services: list[Service], tmp_path: Path) -> None:

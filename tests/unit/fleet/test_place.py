@@ -2,9 +2,7 @@
 
 import os
 import secrets
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,8 @@ import pytest
 
 from stallwatch.fleet.directory_place import DirectoryPlace
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace, PlaceProblem, Turn
+from stallwatch.selftest.launching import free_port
+from tests.builders.redis_server import SERVER, redis_server
 from tests.unit.fleet.memory_place import MemoryPlace
 
 JOB = "train-0a1b2c3d"
@@ -26,7 +26,7 @@ def connect(url: str, username: str = "", password: str | None = None) -> Any:
     return connected(url, username, password, "")
 
 
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+needs_redis = pytest.mark.skipif(SERVER is None, reason="redis-server is not installed")
 
 
 class Hand:
@@ -41,24 +41,9 @@ class Hand:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("redis")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            end = time.monotonic() + 60
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    assert time.monotonic() < end and process.poll() is None, "redis-server does not listen"
-                    time.sleep(0.05)
-            yield f"redis://127.0.0.1:{port}"
-        finally:
-            process.kill()
+    port = free_port()
+    with redis_server(tmp_path_factory.mktemp("redis"), "--port", str(port), listens=port):
+        yield f"redis://127.0.0.1:{port}"
 
 
 Run = Callable[[MeetingPlace, Key], None]
