@@ -24,6 +24,8 @@ _MOST_CUT: Final = 40  # lines of a terminal that one line takes
 # What ends so is whole, though many of one job's lines may be as long.
 _WHOLE: Final = re.compile(r"(?:before timing out\.|last completed (?:NCCL )?work: -?\d+\.?|[\"}\]])\r?$")
 _OF_TORCH: Final = re.compile(r"\[[EWF](?:\d{3,4} [\d:.]+)? ?ProcessGroup\w+\.cpp:\d+\] ")
+# Of torch's other files, of its agents: a line of its own.
+_BEGINS: Final = re.compile(r"\b[EWIF]\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?[\w./]+:\d+\] ")
 
 
 def encoding_of(data: bytes) -> str | None:
@@ -79,7 +81,7 @@ def uncut(lines: Sequence[str]) -> Sequence[str]:
         end = at + 1
         if _OF_TORCH.search(lines[at], 0, _LONGEST_PREFIX):
             while end < min(len(lines), at + _MOST_CUT) and _is_cut(lines[end - 1], width):
-                if _OF_TORCH.search(lines[end], 0, _LONGEST_PREFIX):
+                if any(header.search(lines[end], 0, _LONGEST_PREFIX) for header in (_OF_TORCH, _BEGINS)):
                     break
                 end += 1
         out.append("".join(line.rstrip("\r") for line in lines[at:end]) if end > at + 1 else lines[at])

@@ -1,6 +1,6 @@
 """Lines of torch, NCCL, gloo and the loader that mean something, each with a word that must be in the line.
 
-The forms are those of torch 2.0 to 2.13 and NCCL 2.18 to 2.30. A pattern's named groups are fields of LogEvent; groups
+The forms are those of torch 2.0 to 2.15 and NCCL 2.18 to 2.30. A pattern's named groups are fields of LogEvent; groups
 whose names end in "_ms", and the others that count, become integers.
 """
 
@@ -22,6 +22,23 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
         r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
         r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for (?P<ran_ms>\d+) milliseconds| timed out in blocking wait)",
+    ),
+    # torch 2.15's nccl2, which tells neither operation nor number; training_log reads the rank and the group before it.
+    pattern(
+        "collective_timeout",
+        "[TC]",
+        r"\[TC\](?:\[rank=\d+\])?(?:\[name=[^\]]*\])? Operation timed out after (?P<ran_ms>\d+) ms",
+    ),
+    pattern(
+        "watchdog_end",
+        "[TC]",
+        r"\[TC\].*? (?:Aborting process .*?due to |nccl hit async error on rank |Async error on rank )(?P<message>.*)",
+        secondary=True,
+    ),
+    pattern(
+        "cuda_error",
+        "event query: CUDA error",
+        r"\[TC\].*? during (?:start|end) event query: CUDA error: (?P<message>.*)",
     ),
     pattern(
         "collective_broke",

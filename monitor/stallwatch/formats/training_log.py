@@ -65,6 +65,8 @@ _PG: Final = re.compile(
     r"\[PG(?: ID)? (?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(\]]*))?\s?(?:\((?P<description>[^)]*)\))?"
     r"\s+Rank (?P<group_rank>\d+)\]"
 )
+# nccl2's, torch 2.14 and later: its rank in the group, and the group's name.
+_NCCL2: Final = re.compile(r"\[TC\](?:\[rank=(?P<group_rank>\d+)\])?\[name=(?P<name>[^\]]*)\]")
 # NCCL's own lines: "node0:1888:2011 [0] …", perhaps with a time before them.
 _NCCL: Final = re.compile(r"(?:\[[^\]]*\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[\d+\] (?=.*NCCL )")
 _GROUP_RANK: Final = re.compile(r"\[Rank (\d+)\]")
@@ -297,6 +299,9 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
         fields["group"] = group["description"] or group["guid"] or group["pg"]
         fields["group_rank"] = int(group["group_rank"])
         fields["group_id"] = group["guid"] or group["pg"]
+    elif header and (own := _NCCL2.match(line.text, header.end())):
+        fields["group"] = fields["group_id"] = own["name"]
+        fields["group_rank"] = int(own["group_rank"]) if own["group_rank"] else None
     elif header and (place := _GROUP_RANK.match(line.text, header.end())):
         fields["group_rank"] = int(place[1])  # torch 2.2 names no group
     if writer := _NCCL.match(line.text):

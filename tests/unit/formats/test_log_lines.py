@@ -96,6 +96,15 @@ def test_lines_that_are_not_torch_s_or_not_cut_are_left_as_they_are() -> None:
     assert len(uncut(parts)) == len(parts), "numbers of lines stay"
 
 
+def test_lines_of_one_length_before_another_header_are_whole() -> None:
+    """All ranks' abort lines of torch 2.15 are as long as each other; the next line is of another file of torch's."""
+    abort = "[rank{0}]:[E1129 20:10:02.223456789 ProcessGroupNCCL.cpp:702] [TC][rank={0}][name=0] Aborting process"
+    other = "[rank{0}]:[E1129 20:10:02.123456789 WorkNCCL.cpp:214] [TC][rank={0}][name=0] Operation timed out"
+    agent = "W1129 20:10:30.000000 3900 torch/distributed/elastic/multiprocessing/api.py:1010] Sending process 4000"
+    lines = [text.format(rank) for rank in range(4) for text in (other, abort)] + [agent]
+    assert list(uncut(lines)) == lines
+
+
 def test_lines_of_a_logger_that_writes_json_are_read_with_their_rank() -> None:
     lines = [
         {"timestamp": "2026-11-28T10:00:00Z", "level": "error", "rank": 3, "message": line}

@@ -22,6 +22,7 @@ from stallwatch.diagnosis.logs.blame import (
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import words_in
+from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.formats.log_mismatch import Refusal, refusal_of
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
@@ -100,8 +101,12 @@ def watchdog(analysis: Analysis) -> Saying:
     if blame is None:
         return None
     group = f"group {blame.group.name}" if blame.group.name and not blame.group.is_default else "the default group"
-    operation = operation_name(blame.operation) if blame.operation else "a collective"
-    waits = Fact(f"{named(blame.waiting)} waited in vain in {operation} number {blame.seq} of {group}", "logs")
+    operation: str | None = operation_name(blame.operation) if blame.operation else "a collective"
+    seq: int | None = blame.seq
+    call = f"{operation} number {seq} of {group}"
+    if blame.seq == UNTOLD:
+        operation, seq, call = None, None, group
+    waits = Fact(f"{named(blame.waiting)} waited in vain in {call}", "logs")
     place = _place_of(blame)
     facts = (waits, *(Fact(f"they called it at {place}", "torch's stack of the failed collective") for _ in place[:1]))
     if blame.kind == "unknown":
@@ -112,9 +117,7 @@ def watchdog(analysis: Analysis) -> Saying:
         )
         return Rejected("not_entered", f"{waits.fact}; {lost}")
     if blame.kind == "stuck":
-        return Claim(
-            "comm_stuck", (), "possible", facts, operation=operation, seq=blame.seq, told_waiting=blame.waiting
-        )
+        return Claim("comm_stuck", (), "possible", facts, operation=operation, seq=seq, told_waiting=blame.waiting)
     if blame.kind == "mismatch":
         return _partitioned(blame, facts, operation)
     enqueued = [blame.group.enqueued[rank] for rank in blame.ranks if rank in blame.group.enqueued]
@@ -126,13 +129,13 @@ def watchdog(analysis: Analysis) -> Saying:
         because=(*facts, Fact(f"{named(blame.ranks)} {behind}", "logs")),
         where="unknown",
         operation=operation,
-        seq=blame.seq,
+        seq=seq,
         told="" if blame.kind == "absent" else "printed nothing while all others did",
         told_waiting=blame.waiting,
     )
 
 
-def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str) -> Claim:
+def _partitioned(blame: Blame, facts: Iterable[Fact], operation: str | None) -> Claim:
     text = partition_text(blame)
     reason = (
         "all must enter it together, and it has ended for some alone"

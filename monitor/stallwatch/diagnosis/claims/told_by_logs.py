@@ -13,6 +13,7 @@ from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.remedies import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import LogEvent
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
@@ -189,7 +190,7 @@ def _waited_in(analysis: Analysis) -> tuple[str | None, int | None]:
     """The operation and number that most ranks waited in, by their watchdogs."""
     groups = [group for group in analysis.case.logs.groups if group.waiters]
     group = max(groups, key=lambda group: len(group.waiters), default=None)
-    if group is None:
+    if group is None or group.waited == UNTOLD:
         return None, None
     name = next((w.operation for w in group.waiters.values() if w.seq == group.waited and w.operation), "")
     return operation_name(name) or None, group.waited

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stallwatch.model.evidence import CodeFrame, LogEvent
 
+UNTOLD = 0  # the number of a wait whose watchdog names its group alone (nccl2's); operations count from 1
 DEFAULT = ("default_pg", "0", "")
 _ONE_WAIT_SECONDS = 2.0  # between the watchdogs of ranks that entered one collective
 _AFTER_WATCHDOGS = ("process_failed", "launcher_failure", "terminated", "restarting", "killing", "heartbeat_stuck")
@@ -98,7 +99,7 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
             group.places[group_rank].add(rank)
         if event.kind == "group_status":
             _take_status(group, rank, event)
-        elif event.seq is not None:
+        elif event.seq is not None or event.group is not None:
             _take_wait(group, rank, event, stacks)
     for group in groups.values():
         group.comparable = _is_one_group(group, groups)
@@ -136,13 +137,13 @@ def _take_status(group: GroupReading, rank: int, event: LogEvent) -> None:
 def _take_wait(
     group: GroupReading, rank: int, event: LogEvent, stacks: dict[tuple[str, int | None], list[LogEvent]]
 ) -> None:
-    assert event.seq is not None
+    seq, operation = (UNTOLD, "UNKNOWN") if event.seq is None else (event.seq, event.operation or "")
     before = group.waiters.get(rank)
-    if before is not None and before.operation and before.seq <= event.seq:
+    if before is not None and before.operation and before.seq <= seq:
         return  # the first is the one it stands in; torch prints it again as it ends
     own = [stack for stack in stacks.get((event.source, event.rank), ()) if stack.line >= event.line]
     frame = own[0].frame if own else None
-    group.waiters[rank] = Waiter(rank, event.seq, event.operation or "", event.numel_in, event.numel_out, frame, event)
+    group.waiters[rank] = Waiter(rank, seq, operation, event.numel_in, event.numel_out, frame, event)
 
 
 def _stacks(events: Iterable[LogEvent]) -> dict[tuple[str, int | None], list[LogEvent]]:
