@@ -50,8 +50,10 @@ class Outcome:
         """`certain` or `likely` about a rank that has nothing to do with the fault."""
         truth = self.case.truth
         # A whole cycle may be the answer; to call it likely that each of it is at fault accuses the innocent.
-        guilty = {c for _, culprits in (("", truth.culprits), *truth.accept) if len(culprits) <= 2 for c in culprits}
         named = set(self.verdict.culprits)
+        # Both ends of a message may be the answer, one of them who did nothing is none.
+        answers = [set(culprits) for _, culprits in (("", truth.culprits), *truth.accept) if len(culprits) <= 2]
+        guilty = {c for culprits in answers if len(culprits) == 1 or culprits == named for c in culprits}
         return self.verdict.confidence != "possible" and self.verdict.cause not in QUIET and bool(named - guilty)
 
     @property
