@@ -27,7 +27,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps, unrepeated
+from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
@@ -265,7 +265,7 @@ def _verdict(
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
     steps = dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
-    return msgspec.structs.replace(verdict, next_steps=unrepeated(tuple(steps)[:MAXIMUM_STEPS], verdict))
+    return msgspec.structs.replace(verdict, next_steps=tuple(steps)[:MAXIMUM_STEPS])
 
 
 # Where a wait is for what others may wait for too; a store is the job's own.

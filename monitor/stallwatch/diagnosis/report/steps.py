@@ -4,8 +4,7 @@ Every step looks or repairs. None trades one fault for another: nothing here dis
 blocking wait on, switches a firewall or SELinux off, or kills by name.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from stallwatch.diagnosis.activity import RankActivity
@@ -29,7 +28,6 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     stopped,
 )
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
-from stallwatch.diagnosis.report.text import format_location
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Verdict
 
@@ -113,11 +111,9 @@ _AGAIN = "Mend the program before it starts again: it comes back at the same cal
 
 
 def _sides(who: StepContext) -> list[str]:
-    mismatch = who.verdict.mismatch
-    if who.rank is None or mismatch is None:
+    if who.rank is None or who.verdict.mismatch is None:
         return ["Compare the code paths of these ranks up to that call: each one's own traceback shows its line."]
-    seen = f"{who.name} has {mismatch.found}, the others {mismatch.expected}"
-    return [f"Compare the code paths of {who.name} and of another rank up to the call: {seen}."]
+    return [f"Compare the code paths of {who.name} and of another rank up to the call{who.differs}."]
 
 
 def _then(who: StepContext, words: Words) -> str:
@@ -198,7 +194,7 @@ def _not_entered(who: StepContext) -> list[str]:
         return ran_past(who)  # what moves and is told as absent has gone past the call
     where = who.process.where or (who.activity.place.where if who.activity else None) or who.verdict.where or "unknown"
     frame = who.process.frame or (who.activity.place.frame if who.activity else None)
-    return stuck_steps(where, who.host, who.pid, who.name, frame, who.activity)
+    return stuck_steps(where, who, frame)
 
 
 def _init_missing(who: StepContext) -> list[str]:
@@ -207,7 +203,7 @@ def _init_missing(who: StepContext) -> list[str]:
     missing = f"ranks {ranks}" if len(who.verdict.culprits) > 1 else who.name
     if who.activity and who.activity.known and where and where not in ("unknown", "init", "store"):
         frame = who.process.frame or who.activity.place.frame
-        return stuck_steps(where, who.host, who.pid, who.name, frame, who.activity)
+        return stuck_steps(where, who, frame)
     return [
         f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "
         f"WORLD_SIZE "
@@ -218,9 +214,12 @@ def _init_missing(who: StepContext) -> list[str]:
 
 
 def _waiting(who: StepContext) -> list[str]:
-    line = f" (it is at {format_location(who.process.frame)})" if who.process.frame else ""
+    frame = who.process.frame
+    line = who.place(frame).clause(" (it is at", with_pid=False) if frame else ""
     return [
-        f"Wait: {who.name} makes progress{line}." if who.rank is not None else "Wait: nothing is stuck yet.",
+        f"Wait: {who.name} makes progress{line and f'{line})'}."
+        if who.rank is not None
+        else "Wait: nothing is stuck yet.",
         'If this is normal, name it in the job: `with beat.phase("checkpoint"):` gives it patience of its own.',
         "If it comes near torch's own time-out, raise the timeout of init_process_group or new_group for that "
         "operation.",
@@ -233,44 +232,3 @@ def _undecided_steps(who: StepContext) -> list[str]:
         *(f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in who.verdict.missing[:2])),
         "Read the merged stacks: the branch with the fewest ranks is where to look first.",
     ]
-
-
-# The steps stand beneath the verdict's sentence, wherever they are shown: what that has said they do not say again.
-
-_STANDS = re.compile(
-    r"(?P<lead>; |(?<=[.?]) | \()(?:[Ii]t|[Tt]he rank|[Rr]ank \d+|[Tt]he call) (?:stands|waits|is now|is) at "
-)
-_PLACE_ENDS = re.compile(r": |\.?\Z")
-_BRACKET_ENDS = re.compile(r"\)\.?\Z")
-
-
-def unrepeated(steps: Iterable[str], verdict: Verdict) -> tuple[str, ...]:
-    """Given what to do, return it without the place of a rank, and without what differs, where the verdict's sentence
-    says it."""
-    made = tuple(_without_place(step, verdict.summary) for step in steps)
-    if verdict.mismatch is not None and says_what_differs(verdict):
-        found, expected = re.escape(verdict.mismatch.found), re.escape(verdict.mismatch.expected)
-        made = tuple(re.sub(rf": [^:]* has {found}, the others {expected}", "", step) for step in made)
-    return made
-
-
-def says_what_differs(verdict: Verdict) -> bool:
-    """Whether the sentence names both sides of a mismatch."""
-    differs = verdict.mismatch
-    return differs is not None and differs.expected in verdict.summary and differs.found in verdict.summary
-
-
-def _without_place(step: str, said: str) -> str:
-    match = _STANDS.search(step)
-    if match is None:
-        return step
-    rest = step[match.end() :]
-    closes = _BRACKET_ENDS if match["lead"] == " (" else _PLACE_ENDS
-    ends = [end for end in range(len(rest), 4, -1) if closes.match(rest[end:]) and rest[:end].count("`") % 2 == 0]
-    ends = [end for end in ends if rest[:end] in said]
-    if not ends:
-        return step
-    before, after = step[: match.start()], rest[ends[0] :]
-    if after.startswith(": "):  # what follows is of the place
-        return f"{before}; {after[2:]}" if match["lead"] == "; " else step
-    return {"; ": before + after, " (": before + after[1:]}.get(match["lead"], before.rstrip())

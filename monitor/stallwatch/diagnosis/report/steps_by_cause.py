@@ -9,12 +9,26 @@ from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import format_location, named_signal
 from stallwatch.formats.xid import OF_THE_JOB
-from stallwatch.model.verdict import CulpritProcess, Verdict
+from stallwatch.model.verdict import CulpritProcess, Frame, Verdict
 
 # What the steps of a playbook refer to: the first culprit with its host, pid and activity.
 
 
 UNKNOWN_PID = "<pid>"
+
+
+class Place(NamedTuple):
+    """A line at which a culprit stands. The steps are shown beneath the verdict's sentence: what that has said they do
+    not say again."""
+
+    line: str
+    said: str  # the sentence
+    of_one: bool  # the step with its pid says that the same holds for others: then it says whose line it is, too
+
+    def clause(self, lead: str, *, with_pid: bool = True) -> str:
+        """`lead`, "; it waits at", and the line; "" where the sentence says that. `with_pid`: for the step that names
+        the culprit's pid."""
+        return "" if self.line in self.said and not (self.of_one and with_pid) else f"{lead} {self.line}"
 
 
 class StepContext(NamedTuple):
@@ -37,10 +51,29 @@ class StepContext(NamedTuple):
         """The same at the beginning of a sentence."""
         return self.name[:1].upper() + self.name[1:]
 
+    def place(self, frame: Frame | None) -> Place:
+        """A line of it, as steps tell it."""
+        of_one = len(self.verdict.culprits) > 1 and self.pid != UNKNOWN_PID
+        return Place(format_location(frame) or "a line that was not read", self.verdict.summary, of_one)
+
+    @property
+    def differs(self) -> str:
+        """ ": rank 2 has this, the others that"; "" where the sentence says it, or nothing is known of it."""
+        mismatch = self.verdict.mismatch
+        if mismatch is None or says_what_differs(self.verdict):
+            return ""
+        return f": {self.name} has {mismatch.found}, the others {mismatch.expected}"
+
     @property
     def gpu(self) -> str:
         """ " -i GPU-1a2b" for nvidia-smi, or "" where the rank's GPU is not known: all are shown then."""
         return f" -i {self.process.gpu_uuid}" if self.process.gpu_uuid else ""
+
+
+def says_what_differs(verdict: Verdict) -> bool:
+    """Whether the sentence names both sides of a mismatch."""
+    differs = verdict.mismatch
+    return differs is not None and differs.expected in verdict.summary and differs.found in verdict.summary
 
 
 def step_context(verdict: Verdict, activities: Mapping[int, RankActivity]) -> StepContext:
@@ -82,8 +115,9 @@ def mismatch(who: StepContext) -> list[str]:
             "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on "
             "the first that differs (slow, so not for production).",
         ]
-    at = f" {who.name_first} is now at {format_location(who.process.frame)}." if who.process.frame else ""
-    seen = f"{who.name} has {mismatch.found}, the others {mismatch.expected}" if mismatch else "they differ"
+    frame = who.process.frame
+    now = who.place(frame).clause(f" {who.name_first} is now at", with_pid=False) if frame else ""
+    differs = who.differs if mismatch else ": they differ"
     causes = {
         "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
         "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
@@ -93,7 +127,7 @@ def mismatch(who: StepContext) -> list[str]:
     cause = causes[mismatch.kind] if mismatch else causes["op"]
     left = mismatch is not None and mismatch.kind == "op" and signature.is_barrier(mismatch.found)
     return [
-        f"Compare the code paths of {who.name} and of another rank up to the call: {seen}.{at}",
+        f"Compare the code paths of {who.name} and of another rank up to the call{differs}.{now and f'{now}.'}",
         *((_LEFT_ITS_LOOP,) if left else ()),
         f"Look for {cause}.",
         "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
@@ -117,9 +151,9 @@ def exhausted(who: StepContext) -> list[str]:
 
 def group_order(who: StepContext) -> list[str]:
     """Steps for a cycle of waits over process groups."""
+    stands = who.place(who.process.frame).clause(f"; {who.name} stands at", with_pid=False)
     return [
-        f"Let every rank use its process groups in the same order; {who.name} stands at "
-        f"{format_location(who.process.frame) or 'a line that was not read'}.",
+        f"Let every rank use its process groups in the same order{stands}.",
         "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU between "
         "two groups, a background thread with collectives of its own.",
         "Run the operations of a background thread in a process group of its own, and join it before the next step.",
@@ -129,7 +163,8 @@ def group_order(who: StepContext) -> list[str]:
 
 def p2p(who: StepContext) -> list[str]:
     """Steps for sends and receives that do not pair."""
-    stands = f"; {who.name} stands at {format_location(who.process.frame)}" if who.process.frame else ""
+    frame = who.process.frame
+    stands = who.place(frame).clause(f"; {who.name} stands at", with_pid=False) if frame else ""
     return [
         f"Pair every send with its receive{stands}.",
         "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
@@ -141,9 +176,10 @@ def p2p(who: StepContext) -> list[str]:
 
 def ran_past(who: StepContext) -> list[str]:
     """Steps for a rank that goes round its loop without the call."""
+    now = who.place(who.process.frame).clause(" It is now at", with_pid=False)
     return [
-        f"Compare the loop of {who.name} with another rank's: what lets it go round without the call? It is now "
-        f"at {format_location(who.process.frame) or 'a line that was not read'}.",
+        f"Compare the loop of {who.name} with another rank's: what lets it go round without the call?"
+        f"{now and f'{now}.'}",
         "Look for a no_sync() that depends on a counter, `continue` or `if` around the call, a skipped backward pass, "
         "another accumulation or group on that rank.",
         f"What {who.name} computes meanwhile is lost: its model no longer is the others'. Do not save a checkpoint "

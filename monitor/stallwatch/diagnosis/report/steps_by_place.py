@@ -1,6 +1,7 @@
 """Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.report.steps_by_cause import Place, StepContext
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.model.verdict import Frame, Where
 
@@ -10,19 +11,20 @@ from stallwatch.model.verdict import Frame, Where
 _CHILDREN_SHOWN = 6
 
 
-def steps_by_wait(host: str, pid: str, line: str, activity: RankActivity) -> list[str] | None:
+def steps_by_wait(host: str, pid: str, place: Place, activity: RankActivity) -> list[str] | None:
     """Given what a rank does, return the steps that fit this very wait; None where `where` alone tells them."""
     if activity.helpers.stopped_child is not None:
-        return _stopped(host, activity.helpers.stopped_child, line)
+        return _stopped(host, activity.helpers.stopped_child, place)
     if activity.helpers.waits_for_children and activity.place.where in ("user_code", "lock"):
-        return _child(host, pid, line, activity)
+        return _child(host, pid, place.line, activity)
     if "pipe" in activity.place.detail and activity.place.where == "filesystem":
-        return _pipe(host, pid, line, writes=activity.place.detail.startswith("writes"))
+        return _pipe(host, pid, place, writes=activity.place.detail.startswith("writes"))
     if activity.place.detail == "waits for a database":
-        return _database(host, pid, line)
+        return _database(host, pid, place)
     if activity.place.detail == "waits for input from a person":
         return [
-            f"On {host} see what it reads: `ls -l /proc/{pid}/fd/0`; it asks at {line}, and in a job nobody answers.",
+            f"On {host} see what it reads: `ls -l /proc/{pid}/fd/0`; it asks at {place.line}, and in a job nobody "
+            "answers.",
             "Take the question out, answer it by a flag, or start the job with `</dev/null`, so that it fails at once.",
             "Look for what asks: a debugger's prompt (breakpoint, pdb), a login, a licence, an overwrite warning.",
         ]
@@ -45,10 +47,10 @@ def _beside(activity: RankActivity | None) -> str:
     return ". If its only other thread holds it, or is to set it, mend what that one waits for" if named else ""
 
 
-def _stopped(host: str, child: int, line: str) -> list[str]:
+def _stopped(host: str, child: int, place: Place) -> list[str]:
     return [
-        f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`; the rank waits at "
-        f"{line}.",
+        f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`"
+        f"{place.clause('; the rank waits at', with_pid=False)}.",
         f"If nobody needs it stopped, let it go on: `kill -CONT {child}`. The rank then goes on, too.",
         "Ask who sent it SIGSTOP: a debugger, Ctrl-Z in a terminal, cpulimit, a script that suspends by name.",
         f"Ending that child (`kill -KILL {child}`) lets the rank go on or fail with an error that tells more.",
@@ -74,9 +76,9 @@ def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[str]:
     ]
 
 
-def _pipe(host: str, pid: str, line: str, *, writes: bool) -> list[str]:
+def _pipe(host: str, pid: str, place: Place, *, writes: bool) -> list[str]:
     ends = f"`ls -l /proc/{pid}/fd | grep pipe`, and who has the same pipe: `ls -l /proc/[0-9]*/fd 2>/dev/null | grep`"
-    first = f"On {host} find the other end: {ends} with its number; the rank stands at {line}."
+    first = f"On {host} find the other end: {ends} with its number{place.clause('; the rank stands at')}."
     if writes:
         return [
             first,
@@ -92,21 +94,20 @@ def _pipe(host: str, pid: str, line: str, *, writes: bool) -> list[str]:
     ]
 
 
-def _database(host: str, pid: str, line: str) -> list[str]:
+def _database(host: str, pid: str, place: Place) -> list[str]:
     return [
-        f"On {host} see which database: `ls -l /proc/{pid}/fd` for a file, `ss -tanp | grep pid={pid},` for a server; "
-        f"the call is at {line}.",
+        f"On {host} see which database: `ls -l /proc/{pid}/fd` for a file, `ss -tanp | grep pid={pid},` for a server"
+        f"{place.clause('; the call is at')}.",
         "See who holds it: `fuser -v <file>` or `lslocks` for SQLite, the server's own list of sessions otherwise; a "
         "rank that keeps a transaction open while it waits in a collective blocks the others for ever.",
         "Commit before the next collective, give connections a time-out, and let one rank alone write.",
     ]
 
 
-def stuck_steps(
-    where: Where, host: str, pid: str, name: str, frame: Frame | None, activity: RankActivity | None
-) -> list[str]:
+def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[str]:
     """Given where a rank stands, say what to look at on its host and what mends it."""
-    line = format_location(frame) or "a line that was not read"
+    host, pid, name, activity, place = who.host, who.pid, who.name, who.activity, who.place(frame)
+    line = place.line
     stacks = f"On {host} see all its threads: `py-spy dump --pid {pid}`"
     if activity and activity.end.gone:
         return _gone(name, line)
@@ -118,16 +119,17 @@ def stuck_steps(
             "It will not train on: stop the job and start it from its last checkpoint.",
         ]
     if activity and activity.process.uninterruptible:
-        return _uninterruptible(host, pid, line)
-    if activity and where == activity.place.where and (special := steps_by_wait(host, pid, line, activity)):
+        return _uninterruptible(host, pid, place)
+    if activity and where == activity.place.where and (special := steps_by_wait(host, pid, place, activity)):
         return special
     match where:
         case "lock":
             if activity and "lock file" in activity.place.detail:
-                return _lock_file(host, pid, line)
+                return _lock_file(host, pid, place)
+            waits = place.clause("; it waits at", with_pid=False)
             return [
-                f"{stacks}; it waits at {line}: look for the thread that should release or signal what it waits for"
-                f"{_beside(activity)}.",
+                f"{stacks}{f'{waits}:' if waits else ';'} look for the thread that should release or signal what it "
+                f"waits for{_beside(activity)}.",
                 "If another thread of it waits for a collective or for this one, the two block each other: take the "
                 "lock "
                 "after the collective.",
@@ -135,10 +137,11 @@ def stuck_steps(
                 "Stop the job and start it from its last checkpoint if no thread is left that could release it.",
             ]
         case "dataloader":
-            return _loader(host, pid, line, activity)
+            return _loader(host, pid, place, activity)
         case "checkpoint" | "filesystem":
             return [
-                f"On {host} see which file: `ls -l /proc/{pid}/fd` and `cat /proc/{pid}/wchan`; it stands at {line}.",
+                f"On {host} see which file: `ls -l /proc/{pid}/fd` and `cat /proc/{pid}/wchan`"
+                f"{place.clause('; it stands at')}.",
                 f"Check the mount behind it: `timeout 5 stat -f <path>`, `df -h`, `dmesg -T | grep -i -E 'nfs|not "
                 f"responding'` "
                 f"on {host}.",
@@ -162,7 +165,7 @@ def stuck_steps(
             ]
         case "socket":
             return [
-                f"On {host} see whom it talks to: `ss -tanp | grep pid={pid},`; the call is at {line}.",
+                f"On {host} see whom it talks to: `ss -tanp | grep pid={pid},`{place.clause('; the call is at')}.",
                 "Give that call a time-out, and do not make it between two collectives on one rank only.",
                 "If it is an experiment tracker, start it in offline mode or before init_process_group.",
             ]
@@ -175,8 +178,8 @@ def stuck_steps(
             ]
         case "compile":
             return [
-                f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`; the rank is at "
-                f"{line}.",
+                f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`"
+                f"{place.clause('; the rank is at')}.",
                 "If they do, wait, and give the first step more time: compile before the first collective, or raise "
                 "the "
                 "time-out of the process group.",
@@ -184,7 +187,8 @@ def stuck_steps(
             ]
         case "gpu_sync":
             return [
-                f"On {host} see the CUDA call that it is in: `py-spy dump --native --pid {pid}`; it waits at {line}.",
+                f"On {host} see the CUDA call that it is in: `py-spy dump --native --pid {pid}`"
+                f"{place.clause('; it waits at')}.",
                 "See what the GPU does: `nvidia-smi` (100 % busy at low power is waiting, not work).",
                 "Look for an operation on another process group before that line, which its GPU may still wait for.",
             ]
@@ -201,7 +205,7 @@ def stuck_steps(
             ]
         case _:
             return [
-                f"{stacks}; it stands at {line}.",
+                f"{stacks}{place.clause('; it stands at')}.",
                 f"Ask why {name} takes this path or takes longer there than the others: a branch on the rank, "
                 f"a sleep, "
                 "more data, a retry.",
@@ -221,11 +225,11 @@ def rendezvous() -> list[str]:
     ]
 
 
-def _lock_file(host: str, pid: str, line: str) -> list[str]:
+def _lock_file(host: str, pid: str, place: Place) -> list[str]:
     return [
         f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "
         f"${{TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions}} "
-        f"-name lock -ls`; the rank waits at {line}.",
+        f"-name lock -ls`{place.clause('; the rank waits at')}.",
         "If no compiler or other owner lives (`ps -ef | grep -E 'ninja|nvcc|cc1plus'`), remove that one file: it is "
         "stale and "
         "the rank goes on.",
@@ -233,10 +237,11 @@ def _lock_file(host: str, pid: str, line: str) -> list[str]:
     ]
 
 
-def _loader(host: str, pid: str, line: str, activity: RankActivity | None) -> list[str]:
+def _loader(host: str, pid: str, place: Place, activity: RankActivity | None) -> list[str]:
     if activity and activity.place.stack and not activity.helpers.waits_for_children:
         return [
-            f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at {line}.",
+            f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at "
+            f"{place.line}.",
             "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank "
             "fails instead of waiting for ever.",
             f"Check storage and network of {host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={pid},`.",
@@ -251,8 +256,9 @@ def _loader(host: str, pid: str, line: str, activity: RankActivity | None) -> li
         first = f"On {host} see where its workers stand: `for p in {listed}; do py-spy dump --pid $p; done`."
     else:
         first = f"On {host} see where it and its workers stand: `py-spy dump --subprocesses --pid {pid}`."
+    waits = place.clause(" The rank waits at", with_pid=child is None and not children)
     return [
-        f"{first} The rank waits at {line}.",
+        f"{first}{waits and f'{waits}.'}",
         f"Check shared memory, storage and dead workers on {host}: `df -h /dev/shm`, `ps -o pid,stat,wchan:32,args "
         f"--ppid {pid}`.",
         "Pass timeout=120 to the DataLoader, so that a stuck worker raises on its rank, and try num_workers=0 to "
@@ -263,10 +269,10 @@ def _loader(host: str, pid: str, line: str, activity: RankActivity | None) -> li
     ]
 
 
-def _uninterruptible(host: str, pid: str, line: str) -> list[str]:
+def _uninterruptible(host: str, pid: str, place: Place) -> list[str]:
     return [
         f"On {host} the kernel holds it (state D), signals do not reach it: `cat /proc/{pid}/wchan`, as root "
-        f"`cat /proc/{pid}/stack`; it stands at {line}.",
+        f"`cat /proc/{pid}/stack`{place.clause('; it stands at')}.",
         f"Check storage and devices of {host}: `dmesg -T | tail -50`, `timeout 5 stat -f <path>` for each network "
         f"mount.",
         "Mend the mount or the device; if it does not come back, start the job without that node. Do not attach a "
