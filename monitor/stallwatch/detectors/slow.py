@@ -61,12 +61,25 @@ class _Watched(msgspec.Struct, frozen=True):
         return max((least for least in self.by_window if least), key=lambda one: (one.sure, one.nats), default=None)
 
 
+class SlowReason(msgspec.Struct, frozen=True):
+    """Why ranks are held to be slow, in words: who and by what, what it costs, and what is seen of them."""
+
+    who: str
+    cost_lead: str = ""  # "; ", "; at most, "; "": the cost was not known
+    why: str = ""
+
+    def told(self, slowness: Slowness | None) -> str:
+        """With this cost."""
+        cost = f"{self.cost_lead}{cost_of(slowness)}" if self.cost_lead and slowness is not None else ""
+        return f"{self.who}{cost}{self.why}"
+
+
 class _Slow(msgspec.Struct, frozen=True):
     job: JobKey
     ranks: tuple[int, ...]
     since_ns: int
     confirmed: bool
-    reason: str
+    reason: SlowReason
     slowness: Slowness | None = None
     share: float = 0.0  # of the time that the others waited for it more than it did, when it was found; 0: by its steps
     took_ns: int = 0  # from its beginning until it was found, or as long as it must last
@@ -222,8 +235,8 @@ class SlowDetector:
         lately = min(watched.looks.count - found_looks, len(watched.looks.looks))
         grows = bool(lately) and becomes_more(columns_with(watched.looks, least.ranks, lately), least.ranks)
         since = " since the first steps" if from_start else " more and more" if grows else ""
-        price = price_of(slowness, at_most=watched.looks.nccl and not seconds)
-        reason = f"{held_back(least, since)}{price}{why_slow(least.ranks[0], alive, seen)}"
+        lead = cost_lead(slowness, at_most=watched.looks.nccl and not seconds)
+        reason = SlowReason(held_back(least, since), lead, why_slow(least.ranks[0], alive, seen))
         took_ns = before.took_ns if before and same else max(seen.at_ns - since_ns, LASTS_NS)
         return _Slow(
             job,
@@ -259,10 +272,7 @@ class SlowDetector:
             return None
         if slowness is None:
             return before
-        reason = before.reason
-        if before.slowness is not None:  # one figure of one thing
-            reason = reason.replace(cost_of(before.slowness), cost_of(slowness))
-        return msgspec.structs.replace(before, slowness=slowness, reason=reason)
+        return msgspec.structs.replace(before, slowness=slowness)
 
     def _finding(self, slow: _Slow) -> Finding:
         return Finding(
@@ -272,7 +282,8 @@ class SlowDetector:
             ranks=slow.ranks,
             since_ns=slow.since_ns,
             limit_seconds=0.0,
-            reason=slow.reason,
+            reason=slow.reason.told(slow.slowness),
+            without_cost=slow.reason.told(None),
             slowness=slow.slowness,
             from_start=slow.from_start,
             grows=slow.grows,
@@ -299,10 +310,8 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
         return None
     ranks = (lagging.rank,)
     same = before is not None and before.ranks == ranks
-    reason = (
-        f"rank {lagging.rank} falls behind: {lagging.lags[-1]} steps behind the median of its job, and more at "
-        f"every look{why_slow(lagging.rank, alive, seen)}"
-    )
+    behind = f"{lagging.lags[-1]} steps behind the median of its job, and more at every look"
+    reason = SlowReason(f"rank {lagging.rank} falls behind: {behind}", why=why_slow(lagging.rank, alive, seen))
     since_ns = before.since_ns if before and same else seen.at_ns - LAG_LOOKS * SECOND_NS
     return _Slow(watched.job, ranks, since_ns, same, reason)
 
@@ -311,11 +320,9 @@ def _before(looks: Looks, members: Sequence[PeerRank], window: int) -> list[tupl
     return [(member.rank, looks.column_before(member, window)) for member in members]
 
 
-def price_of(slowness: Slowness | None, *, at_most: bool) -> str:
-    """What that costs, in words; "" where it is not known."""
-    if slowness is None:
-        return ""
-    return f"; {'at most, ' if at_most else ''}{cost_of(slowness)}"
+def cost_lead(slowness: Slowness | None, *, at_most: bool) -> str:
+    """What stands before that cost; "" where it is not known."""
+    return "" if slowness is None else "; at most, " if at_most else "; "
 
 
 def held_back(least: Least, since: str, whose: str = "they") -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from stallwatch.detectors.looks import PeerRank, peers_of
 from stallwatch.detectors.node_pace import NodePace
-from stallwatch.detectors.slow import held_back, price_of
+from stallwatch.detectors.slow import SlowReason, cost_lead, held_back
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -49,6 +49,7 @@ class PaceVerdict(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()  # where these run
     stage: Stage = "suspect"
     reason: str = ""
+    without_cost: str = ""  # the reason, as in model.finding.Finding
     slowness: Slowness | None = None
     from_start: bool = False
     seconds: float = 0.0  # that it was seen to be so
@@ -125,12 +126,14 @@ def _verdict(
     since = f" ({where}){' since the first steps' if from_start else ''}"
     same = before.ranks == least.ranks
     confirmed = same and (least.nats >= CONFIRM_NATS or before.stage == "confirmed")
-    at_most = next(iter(beside.values())).nccl
+    lead = cost_lead(slowness, at_most=next(iter(beside.values())).nccl)
+    reason = SlowReason(held_back(least, since, whose), lead)
     return PaceVerdict(
         ranks=least.ranks,
         nodes=nodes,
         stage="confirmed" if confirmed else "suspect",
-        reason=f"{held_back(least, since, whose)}{price_of(slowness, at_most=at_most)}",
+        reason=reason.told(slowness),
+        without_cost=reason.told(None),
         slowness=slowness,
         from_start=from_start,
         seconds=max(seconds, before.seconds) if same else seconds,

@@ -30,7 +30,8 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
     if seen is by_steps:
         return _as_measured_now(by_steps, finding) if finding.stage == "confirmed" else seen
     if seen.cause == "slow_rank" and seen.culprits == finding.ranks:
-        seen = replace(seen, because=(*seen.because, Fact(_without_price(finding), BY_STEPS)))
+        # Beside what a look measured there is no second figure of the same.
+        seen = replace(seen, because=(*seen.because, Fact(finding.without_cost or finding.reason, BY_STEPS)))
         if seen.slowness is None and finding.slowness is not None:
             return replace(seen, slowness=finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
@@ -87,14 +88,6 @@ def look_seconds(incident: Incident, look: int) -> float:
     """How long the look under way is given before the next takes its place; 0: no time."""
     seconds = profile_seconds(incident, look)
     return seconds + _LOOK_SECONDS if seconds else 0.0
-
-
-def _without_price(finding: Finding) -> str:
-    """Beside what a look measured there is no second figure of the same."""
-    if finding.slowness is None:
-        return finding.reason
-    price = cost_of(finding.slowness)
-    return finding.reason.replace(f"; at most, {price}", "").replace(f"; {price}", "")
 
 
 def agrees(incident: Incident, verdict: Verdict) -> bool:

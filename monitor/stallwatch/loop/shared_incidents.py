@@ -237,6 +237,7 @@ def _slow_here(job: JobKey, here: tuple[int, ...], verdict: PaceVerdict, at_ns: 
         since_ns=at_ns - int(verdict.seconds * 1e9),
         limit_seconds=0.0,
         reason=verdict.reason,
+        without_cost=verdict.without_cost,
         slowness=verdict.slowness,
         from_start=verdict.from_start,
     )

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from stallwatch.detectors.slow import SlowReason
 from stallwatch.incidents import slowness
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import CulpritProcess, Fact, Frame, Slowness, Verdict, cost_of
@@ -34,8 +35,11 @@ def test_a_look_at_a_hang_sees_one_moment() -> None:
 def test_what_detection_saw_stands_beside_what_a_look_saw(limit: str) -> None:
     story = Story()
     cost = Slowness(0.1, 0.1, 0.1, 0.3, 20, 10.0)
-    reason = f"rank 2 holds the others back; {limit}{cost_of(cost)}; its GPU is slow"
-    slow = msgspec.structs.replace(finding("slow", "suspect"), reason=reason, slowness=cost)
+    reason = SlowReason("rank 2 holds the others back", f"; {limit}", "; its GPU is slow")
+    assert reason.told(cost) == f"rank 2 holds the others back; {limit}{cost_of(cost)}; its GPU is slow"
+    slow = msgspec.structs.replace(
+        finding("slow", "suspect"), reason=reason.told(cost), without_cost=reason.told(None), slowness=cost
+    )
     story.at(20, slow, jobs=[facts(moved=True)])
     verdicts = slow_report((0, 1, 2, 3), 0.06, 10.0).verdicts
     facts_now = [fact.fact for fact in slowness.measured(story.incident, verdicts).because]
