@@ -202,6 +202,8 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r".*?TCPStore server has shut down too early",
         secondary=True,
     ),
+    # HCCL's root, of whom has not come to a communicator (CANN, EI0015).
+    pattern("init_timeout", "unconnected ranks", r'.*?List of unconnected ranks: "?\[(?P<ranks>\d[\d, ]*)\]'),
     pattern(
         "init_timeout",
         "clients joined",

@@ -44,7 +44,7 @@ _TEXT_KEYS: Final = (
 _RAISED_KEYS: Final = ("exception", "exc_info", "stack_trace", "stacktrace")  # beside the message: a traceback
 _SEVERAL: Final = re.compile(r'\\n(?!")|"(?:exception|exc_info|stack_?trace)": ?"')
 _TIME_KEYS: Final = ("time", "timestamp", "asctime", "ts", "@timestamp")
-_RANK_KEYS: Final = ("rank", "global_rank")
+_RANK_KEYS: Final = ("world_rank", "rank", "global_rank")
 _HOST_KEYS: Final = ("_HOSTNAME", "hostname", "host", "node_name")
 _WRITER_KEYS: Final = (
     "pod", "pod_name", "container", "container_name", "container_id", "instance", "filename", "_PID", "pid", "process",

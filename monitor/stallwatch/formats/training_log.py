@@ -101,9 +101,10 @@ _MOST_ERROR_LIKE: Final = 5
 # What jobs print that go well, and those that do not: a log of these alone is one in which nothing is known.
 _NEWS: Final = frozenset(("nccl_init_started", "nccl_init_complete", "init_waiting", "trying_again", "clean_end"))
 _MOST_LAST_LINES: Final = 3
-# Parts of a log that are of one rank: multiprocessing's of the child that raised, Composer's of what each rank wrote.
+# Parts of a log that are of one rank: multiprocessing's and Ray's of who raised, Composer's of what each rank wrote.
 _CHILD: Final = re.compile(r"-- Process (?P<local>\d+) terminated with the following error:")
 _SECTION: Final = re.compile(r"-{4,} ?(?P<mark>Begin|End) global rank (?P<rank>\d+) STD(?:OUT|ERR) ?-{4,}")
+_WORKER: Final = re.compile(r"\[Rank (?P<rank>\d+)\]$")  # Ray Train's controller, before what that worker raised
 _LISTED: Final = re.compile(r'"(?:stdout|stderr)_lines": \[')  # ansible prints what a command wrote as JSON
 _LISTED_LINE: Final = re.compile(r'\s+"(?P<text>(?:[^"\\]|\\.)*)",?$')
 
@@ -154,6 +155,7 @@ class _Reading:
         self._listed = False
         self._section: int | None = None  # whose part of the log this is
         self._child: int | None = None  # local rank of a child, whose traceback comes next
+        self._worker: int | None = None  # likewise a rank
 
     def feed(self, raw: str, number: int) -> None:
         if self._listed and (match := _LISTED_LINE.match(raw)):
@@ -189,6 +191,8 @@ class _Reading:
             last = self.events[-1] if self.events else None
             if last is not None and last.exception == "Exception" and not last.message:  # spawn's own, to torch 1.7
                 self.events[-1] = replace(last, exception="ProcessRaisedException")
+        elif line.text.startswith("[Rank ") and (match := _WORKER.match(line.text)):
+            self._worker = int(match["rank"])
         return line._replace(rank=self._section) if self._section is not None and line.rank is None else line
 
     def ended(self) -> list[LogEvent]:
@@ -260,6 +264,9 @@ class _Reading:
             event = replace(event, frame=open_one.frame, secondary=secondary, chained=open_one.chained)
             if self._child is not None and event.local_rank is None:
                 event = replace(event, local_rank=self._child)
+            if self._worker is not None and event.rank is None:
+                event = replace(event, rank=self._worker)
+            self._worker = None
             self.events.append(event)
         return False
 

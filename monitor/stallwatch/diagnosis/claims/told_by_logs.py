@@ -305,8 +305,11 @@ def _by_store_keys(logs: LogReading) -> _Missing | None:
     if not missing:
         return None
     event = waits[missing[0]][0]
-    of_nccl = "ncclUniqueId" in event.text
+    of_nccl, of_hccl = "ncclUniqueId" in event.text, "unconnected ranks" in event.text
+    if of_hccl and {*missing, *waiting} != set(range(len(missing) + len(waiting))):
+        return None  # it counts within the communicator, which may be of some ranks
     what = "to set NCCL's unique id" if of_nccl else "to write its address into the store"
+    what = "to connect to HCCL's root" if of_hccl else what
     facts = tuple(Fact(f"{named(waiting)} waited for rank {rank} {what}", _place(waits[rank][0])) for rank in missing)
     return _Missing(
         tuple(missing),

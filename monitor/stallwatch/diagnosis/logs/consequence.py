@@ -5,8 +5,6 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
 from stallwatch.formats.log_mismatch import refusal_of
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.evidence import LogEvent
@@ -93,7 +91,7 @@ _DIFFER: Final = re.compile(
     r"DDP expects same model across all ranks|disagreement between rank\d+ and rank|hashes not matching across"
     r"|gradients are inconsistent between workers|workers have fallen out of sync|Unable to unpickle data from other"
 )
-_NOT_WHICH: Final = "it says that ranks differ, and not which of them is wrong"
+NOT_WHICH: Final = "it says that ranks differ, and not which of them is wrong"
 # So begin the texts of these, of RuntimeErrors, and of what an exception of any type tells of other ranks.
 _BEGINNINGS: Final = (
     "[", "nccl", "connection ", "broken pipe", "socket timeout", "timed out", "wait timeout", "rank ", "ranks ",
@@ -131,7 +129,11 @@ _NCCL: Final = (
     # Ascend's; their reason stands in the lines after them
     "ops function error: hccl", "hccl function error", "npusynchronizedevice", "acl stream synchronize failed",
 )  # fmt: skip
-# What a rank itself passed wrongly: 1 to 3 and 5 are HCCL's PARA, PTR, MEMORY and NOT_SUPPORT (hccl_types.h). NCCL's
+# CANN says why in a line after the exception: a wait on another rank or a link (hiascend.com, HCCL user guide: EI0002
+# notify, EI0006 connection, EI0013 completion error of RoCE), ranks that have not come (EI0015).
+CANN_OF_OTHERS: Final = re.compile(r"\bEI00(?:02|06|13|15)\b", re.IGNORECASE)
+# What a rank itself passed wrongly: 1 to 3 and 5 are HCCL's PARA, PTR, MEMORY and NOT_SUPPORT (Ascend/pytorch,
+# third_party/hccl/inc/hccl/hccl_types.h), where CANN's reason is no other. NCCL's
 # "invalid usage" is not: who receives more than it expects prints it, too (net_socket.cc, "message truncated").
 _ITS_OWN_CALL: Final = re.compile(
     r"hccl.*error code is [1235]\b|ncclinvalidargument|invalid argument \(run with nccl_debug"
@@ -236,12 +238,14 @@ def _of_exception(event: LogEvent) -> LineMeaning:
     text, of_type = _text(event), event.exception or ""
     last = of_type.rpartition(".")[2].partition("(")[0]
     why = of_others(f"{of_type}: {event.message or ''}")
+    if CANN_OF_OTHERS.search(text):
+        return LineMeaning("nccl_error", _PEER)
     if any(words in text for words in _ADDRESS_IN_USE):
         return LineMeaning("address_in_use", "")
     if passes_on(event):
         return LineMeaning("exception", "it passes on what another process raised")
     if _DIFFER.search(event.message or ""):
-        return LineMeaning("exception", why or _NOT_WHICH)
+        return LineMeaning("exception", why or NOT_WHICH)
     if _REPORT_OF_MEMORY.search(text):
         return LineMeaning("out_of_memory", "")
     if any(words in text for words in _GPU_UNREACHABLE):
@@ -296,32 +300,6 @@ def _xid_follows(event: LogEvent) -> str:
     if "Nonfatal" in event.text:
         return _NO_OUTAGE
     return "" if number in GPU_FAULTS | FABRIC_FAULTS | LEADING else _STOPS_NO_WORK
-
-
-def merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
-    """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
-    others = {(event.source, event.line): event for event in events if event.kind != "exception"}
-    exceptions = {(event.source, event.line) for event in events if event.kind == "exception"}
-    told = []
-    for event in events:
-        other = others.get((event.source, event.line))
-        if (
-            event.kind == "exception"
-            and other is not None
-            and (
-                passes_on(event) or other.kind == "process_failed"  # spawn's, to torch 1.7
-            )
-        ):
-            told.append((other, other.kind))
-        elif event.kind == "exception" and other is not None:
-            fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
-                      "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
-                      "direction")}  # fmt: skip
-            fields["went_on"] = event.went_on or other.went_on
-            told.append((msgspec.structs.replace(event, **fields), other.kind))
-        elif event.kind == "exception" or (event.source, event.line) not in exceptions:
-            told.append((event, event.kind))
-    return told
 
 
 def means_nothing(event: LogEvent) -> bool:

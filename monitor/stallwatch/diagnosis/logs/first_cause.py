@@ -1,11 +1,13 @@
 """Which failure came first, and which only follow: events of one attempt, pure. What the launcher or torch says first
 is not always the cause."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
+    NOT_WHICH,
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
@@ -14,9 +16,9 @@ from stallwatch.diagnosis.logs.consequence import (
     is_of_training,
     meaning,
     means_nothing,
-    merged,
     was_tried_again,
 )
+from stallwatch.diagnosis.logs.joined_events import merged
 from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import LogEvent
 
@@ -54,6 +56,7 @@ _MET: Final = frozenset(
     ("collective_timeout", "gloo_timeout", "collective_mismatch", "size_mismatch", "barrier_absent",
      "desync_absent", "group_status", "watchdog_end", "heartbeat_stuck")
 )  # fmt: skip
+_UNLIKE_FIRST: Final = re.compile(r"appears not to match (?:sizes|strides) of the same param in process 0")
 _WHILE_HANDLING: Final = "it was raised while another exception was handled"
 _TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
@@ -75,7 +78,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
         for event, kind in merged(events)
         if not means_nothing(event)
     ]
-    told = _later_failures(_ends(_owned(_survived(announced(_retries(_chained(read), events))))))
+    told = _later_failures(_ends(_owned(_survived(announced(_retries(_chained(_compared(read)), events))))))
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -114,6 +117,15 @@ def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
         ends = [(end.event.exit_code, end.event.exit_signal) for end in (one, other)]
         return ends[0] == ends[1] and (one.event.first or not other.event.first)
     return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
+
+
+def _compared(told: list[LoggedFailure]) -> list[LoggedFailure]:
+    """DDP compares each rank's parameters with rank 0's: where half of them differ from it, it may be the odd one."""
+    differ = [one for one in told if one.rank is not None and _UNLIKE_FIRST.search(one.event.message or "")]
+    ranks = {one.rank for one in differ}
+    if 2 * len(ranks) < max((one.rank or 0 for one in told), default=0) + 1:
+        return told
+    return [one._replace(consequence=NOT_WHICH) if one in differ else one for one in told]
 
 
 def _chained(told: list[LoggedFailure]) -> list[LoggedFailure]:

@@ -1,5 +1,7 @@
 """Public reports whose launcher, or whose exception, names a rank that is not to blame; rebuilt with other numbers."""
 
+import json
+
 import pytest
 
 from tests.builders.texts import RAISED, marked, ranked, timed_out, told, verdict
@@ -119,3 +121,18 @@ def test_who_told_an_end_is_named_and_no_command_that_says_nothing_of_it() -> No
 def test_what_decides_nothing_begins_with_what_says_most() -> None:
     child = RAISED.replace("ValueError: shard 17 is empty", "torch.distributed.elastic.errors.ChildFailedError:")
     assert "rank 0: ended with signal 6" in verdict(child + _table((0, -6), (1, -6))).summary
+
+
+_RAY = "(TrainController pid=900) "
+
+
+def test_ray_names_the_worker_before_what_it_raised() -> None:
+    """ray#51199: the controller of Ray Train prints each worker's rank, and its own exception last."""
+    header = f"{_RAY}Training failed due to worker errors:\n{_RAY}[Rank 2]\n"
+    assert told(header + marked(RAISED, _RAY) + timed_out("2.6", 0, 77)) == ("rank_raised", (2,))
+
+
+def test_rays_structured_log_tells_the_world_rank() -> None:
+    """ray#52223; python/ray/train, structured logging: one object a line."""
+    said = {"asctime": "2026-11-28 21:01:00,000", "message": f"Error in training function:\n{RAISED}", "world_rank": 1}
+    assert told(json.dumps(said) + "\n" + timed_out("2.6", 0, 77)) == ("rank_raised", (1,))

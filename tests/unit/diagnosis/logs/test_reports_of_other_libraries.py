@@ -1,9 +1,11 @@
 """Public reports of Ascend's HCCL, of heartbeats and of first uses, rebuilt with other numbers; and two of which the
 recorders are rebuilt. What each allows to say was written down before it was judged."""
 
+import pytest
+
 from stallwatch.diagnosis import judge
 from tests.builders.job import SLEEPS, Call, Rank, evidence, world
-from tests.builders.texts import RAISED, marked, ranked, timed_out
+from tests.builders.texts import RAISED, marked, ranked, timed_out, told
 
 Accepted = tuple[tuple[str, tuple[int, ...]], ...]
 UNDECIDED: tuple[str, tuple[int, ...]] = ("undecided", ())
@@ -110,3 +112,42 @@ def test_who_has_fewer_micro_batches_meets_the_others_in_another_call() -> None:
     found = judge(evidence(*others, Rank(2, (*past, *step(2)), len(past) + 2, frames=SLEEPS))).verdicts[0]
     assert found.culprits == (2,), found.summary
     assert found.cause in ("collective_mismatch", "data_exhausted", "not_entered")
+
+
+_EI0015 = (
+    "\n[ERROR] 2026-11-29-20:01:03 (PID:500, Device:0, RankID:0) ERR02200 DIST call hccl api failed.\n"
+    "Communication_Error_Ranktable_Detect(EI0015): Failed to collect cluster information. Reason: No rank in the "
+    'communicator can connect to the root node within the timeout period. List of unconnected ranks: "[3,]".'
+)
+_EI0013 = (
+    "\n[ERROR] 2026-11-29-20:01:03 (PID:500, Device:0, RankID:0) ERR02200 DIST call hccl api failed.\n"
+    "Execution_Error_ROCE_CQE(EI0013): An error CQE occurred during operator execution."
+)
+
+
+def _no_root(*ranks: int) -> str:
+    return "".join(ranked(_raised(_hccl("hcclCommInitRootInfoConfig(size)", 1) + _EI0015), rank) for rank in ranks)
+
+
+def test_hccl_names_who_has_not_come_to_a_communicator() -> None:
+    """hiascend.com, HCCL user guide: EI0015. The call of those that came fails with code 1, which elsewhere is a wrong
+    argument of their own."""
+    assert told(_no_root(0, 1, 2, 4, 5)) == ("init_missing", (3,))
+    assert told(_no_root(0)) == UNDECIDED, "it counts within the communicator, which may be of a few ranks"
+    assert told(_no_root(4, 5, 6)) == UNDECIDED
+
+
+def test_a_link_that_hccl_lost_is_not_the_fault_of_who_says_so() -> None:
+    assert told(ranked(_raised(_hccl("HcclAllReduce(x)", 21) + _EI0013), 0)) == UNDECIDED
+
+
+@pytest.mark.parametrize(("ranks", "said"), [((1, 2, 3), UNDECIDED), ((1,), UNDECIDED), ((3,), ("rank_raised", (3,)))])
+def test_who_differs_from_rank_0_is_named_where_few_do(
+    ranks: tuple[int, ...], said: tuple[str, tuple[int, ...]]
+) -> None:
+    """torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes: rank 0's sizes are the measure."""
+    text = (
+        "RuntimeError: [{0}]: params[12] in this process with sizes [512, 768] appears not to match sizes of the same "
+        "param in process 0."
+    )
+    assert told("".join(ranked(_raised(text.format(rank)), rank) for rank in ranks)) == said
