@@ -17,7 +17,7 @@ from stallwatch.model.verdict import CulpritProcess, Frame, Verdict
 UNKNOWN_PID = "<pid>"
 
 
-class Place(NamedTuple):
+class StepPlace(NamedTuple):
     """A line at which a culprit stands. The steps are shown beneath the verdict's sentence: what that has said they do
     not say again."""
 
@@ -51,10 +51,10 @@ class StepContext(NamedTuple):
         """The same at the beginning of a sentence."""
         return self.name[:1].upper() + self.name[1:]
 
-    def place(self, frame: Frame | None) -> Place:
+    def place(self, frame: Frame | None) -> StepPlace:
         """A line of it, as steps tell it."""
         of_one = len(self.verdict.culprits) > 1 and self.pid != UNKNOWN_PID
-        return Place(format_location(frame) or "a line that was not read", self.verdict.summary, of_one)
+        return StepPlace(format_location(frame) or "a line that was not read", self.verdict.summary, of_one)
 
     @property
     def differs(self) -> str:

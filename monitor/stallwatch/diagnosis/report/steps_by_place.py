@@ -1,7 +1,7 @@
 """Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.report.steps_by_cause import Place, StepContext
+from stallwatch.diagnosis.report.steps_by_cause import StepContext, StepPlace
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.model.verdict import Frame, Where
 
@@ -11,7 +11,7 @@ from stallwatch.model.verdict import Frame, Where
 _CHILDREN_SHOWN = 6
 
 
-def steps_by_wait(host: str, pid: str, place: Place, activity: RankActivity) -> list[str] | None:
+def steps_by_wait(host: str, pid: str, place: StepPlace, activity: RankActivity) -> list[str] | None:
     """Given what a rank does, return the steps that fit this very wait; None where `where` alone tells them."""
     if activity.helpers.stopped_child is not None:
         return _stopped(host, activity.helpers.stopped_child, place)
@@ -47,7 +47,7 @@ def _beside(activity: RankActivity | None) -> str:
     return ". If its only other thread holds it, or is to set it, mend what that one waits for" if named else ""
 
 
-def _stopped(host: str, child: int, place: Place) -> list[str]:
+def _stopped(host: str, child: int, place: StepPlace) -> list[str]:
     return [
         f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`"
         f"{place.clause('; the rank waits at', with_pid=False)}.",
@@ -76,7 +76,7 @@ def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[str]:
     ]
 
 
-def _pipe(host: str, pid: str, place: Place, *, writes: bool) -> list[str]:
+def _pipe(host: str, pid: str, place: StepPlace, *, writes: bool) -> list[str]:
     ends = f"`ls -l /proc/{pid}/fd | grep pipe`, and who has the same pipe: `ls -l /proc/[0-9]*/fd 2>/dev/null | grep`"
     first = f"On {host} find the other end: {ends} with its number{place.clause('; the rank stands at')}."
     if writes:
@@ -94,7 +94,7 @@ def _pipe(host: str, pid: str, place: Place, *, writes: bool) -> list[str]:
     ]
 
 
-def _database(host: str, pid: str, place: Place) -> list[str]:
+def _database(host: str, pid: str, place: StepPlace) -> list[str]:
     return [
         f"On {host} see which database: `ls -l /proc/{pid}/fd` for a file, `ss -tanp | grep pid={pid},` for a server"
         f"{place.clause('; the call is at')}.",
@@ -225,7 +225,7 @@ def rendezvous() -> list[str]:
     ]
 
 
-def _lock_file(host: str, pid: str, place: Place) -> list[str]:
+def _lock_file(host: str, pid: str, place: StepPlace) -> list[str]:
     return [
         f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "
         f"${{TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions}} "
@@ -237,7 +237,7 @@ def _lock_file(host: str, pid: str, place: Place) -> list[str]:
     ]
 
 
-def _loader(host: str, pid: str, place: Place, activity: RankActivity | None) -> list[str]:
+def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None) -> list[str]:
     if activity and activity.place.stack and not activity.helpers.waits_for_children:
         return [
             f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at "
@@ -269,7 +269,7 @@ def _loader(host: str, pid: str, place: Place, activity: RankActivity | None) ->
     ]
 
 
-def _uninterruptible(host: str, pid: str, place: Place) -> list[str]:
+def _uninterruptible(host: str, pid: str, place: StepPlace) -> list[str]:
     return [
         f"On {host} the kernel holds it (state D), signals do not reach it: `cat /proc/{pid}/wchan`, as root "
         f"`cat /proc/{pid}/stack`{place.clause('; it stands at')}.",
