@@ -21,6 +21,8 @@ from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 # A kernel line this long before the last look at the processes belongs to another day.
 _OLD_SECONDS = 3600.0
+# A host that asks its GPU nothing goes on by as many kernels as are queued (1,024), and ends a step or some meanwhile.
+_AHEAD_SECONDS = 60.0
 _BOOT_SECONDS = 180.0
 _ALIKE, _UNLIKE = 1.05, 1.5  # times the multiprocessors that the others occupy
 _FAILURES = ("out_of_memory", "memory_killed", "cuda_error", "native_crash", "dataloader_killed")
@@ -161,9 +163,10 @@ def _told_by_driver(
     logged = {(event.xid, event.pci_bus_id) for event in node.kernel_events if event.kind == "xid"}
     faults = []
     for gpu in node.gpus[-1] if node.gpus else ():
-        for xid in dict.fromkeys(gpu.xids):
-            if xid in xids and (xid, gpu.pci_bus_id) not in logged:
-                ranks = tuple(rank for rank, mine in analysis.gpus.items() if mine.uuid == gpu.uuid)
+        ranks = tuple(rank for rank, mine in analysis.gpus.items() if mine.uuid == gpu.uuid)
+        told = [one for one in gpu.events if not _went_on(analysis, ranks or node.ranks, one.at_ns / 1e9)]
+        for xid in dict.fromkeys(one.xid for one in told):
+            if xid is not None and xid in xids and (xid, gpu.pci_bus_id) not in logged:
                 faults.append((node.host, Fact(f"GPU {gpu.index} of {node.host} reported XID {xid}", "NVML"), ranks))
     return faults
 
@@ -205,16 +208,22 @@ def _unique(ranks: Iterable[int]) -> tuple[int, ...]:
 
 def _is_old(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> bool:
     """Both clocks count from boot; a line without a time is taken as new."""
-    looks = [
-        look.at_ns
-        for rank in node.ranks
-        if (evidence := analysis.case.evidence.get(rank)) is not None
-        for look in evidence.processes
-        if look.at_ns is not None
-    ]
-    if event.seconds is None or not looks:
+    if event.seconds is None:
         return False
-    return max(looks) / 1e9 - event.seconds > _OLD_SECONDS
+    seen = [evidence for rank in node.ranks if (evidence := analysis.case.evidence.get(rank)) is not None]
+    looks = [at_ns for one in seen for look in one.processes for at_ns in (look.at_ns, look.ended_ns)]
+    looks += [beat.pulse_ns for one in seen for beat in one.heartbeat]
+    last_ns = max((at_ns for at_ns in looks if at_ns is not None), default=None)
+    if last_ns is not None and last_ns / 1e9 - event.seconds > _OLD_SECONDS:
+        return True
+    return _went_on(analysis, _owners(analysis, node, event) or node.ranks, event.seconds)
+
+
+def _went_on(analysis: Analysis, ranks: Iterable[int], seconds: float) -> bool:
+    """Whether each of `ranks`, one of which it would have stopped, has ended steps well after that moment."""
+    beats = [evidence.heartbeat for rank in ranks if (evidence := analysis.case.evidence.get(rank)) is not None]
+    steps = [max((beat.last_step_ns or 0 for beat in looks), default=0) for looks in beats]
+    return bool(steps) and min(steps) / 1e9 - seconds > _AHEAD_SECONDS
 
 
 # A GPU runs something which is not communication and does not end: its host waits for it before the collective that

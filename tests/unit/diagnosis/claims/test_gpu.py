@@ -4,11 +4,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Evidence, NodeEvidence
 from stallwatch.model.gpu import GpuEvent
 from stallwatch.model.kernel import KernelEvent
+from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 from tests.builders.node import gpu_of
 
@@ -225,3 +228,38 @@ def test_a_xid_that_only_the_driver_tells_is_as_good_as_one_of_the_kernel() -> N
     verdict = judge(evidence(*_waiting(0, 1, 2, 3), nodes=(node,))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("gpu_fault", (3,))
     assert any("XID 79" in fact.fact and fact.source == "NVML" for fact in verdict.because)
+
+
+OLD = KernelEvent("xid", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", 1, xid=79, seconds=1000.0)
+DRIVER_SAYS = GpuEvent("xid", 1000 * SECOND_NS, "GPU-2", 79)
+
+
+def _stepped_at(*seconds: float | None, event: KernelEvent | GpuEvent, pulse: float = 1200.0) -> str:
+    """The cause of a wait whose processes were not looked at, by when each rank ended its last step."""
+    node = _node((170.0,) * 4, (event,) if isinstance(event, KernelEvent) else ())
+    if isinstance(event, GpuEvent):
+        gpus = tuple(replace(gpu, events=(event,) if gpu.uuid == event.uuid else ()) for gpu in node.gpus[-1])
+        node = replace(node, gpus=(gpus,))
+    ranks = []
+    for rank, at in zip(_waiting(0, 1, 2, 3), seconds, strict=True):
+        ended_ns = None if at is None else int(at * SECOND_NS)
+        step = None if at is None else 7
+        beat = heartbeat(rank.rank, step=step, last_step_ns=ended_ns, pulse_ns=int(pulse * SECOND_NS), pulse_count=9)
+        ranks.append(replace(rank.evidence(), processes=(), heartbeat=(beat,)))
+    return judge(replace(evidence(world_size=4), ranks=tuple(ranks), nodes=(node,), backend="nccl")).verdicts[0].cause
+
+
+@pytest.mark.parametrize("event", [OLD, DRIVER_SAYS], ids=["kernel", "driver"])
+def test_an_error_after_which_every_rank_went_on_stepping_explains_no_standstill(event: KernelEvent | GpuEvent) -> None:
+    assert _stepped_at(1190, 1190, 1190, 1190, event=event) != "gpu_fault"
+    assert _stepped_at(1030, 1030, 1030, 1030, event=event) == "gpu_fault", "a host runs ahead of its GPU"
+    assert _stepped_at(990, 990, 990, 990, event=event) == "gpu_fault"
+    assert _stepped_at(None, None, None, None, event=event) == "gpu_fault", "nobody counts steps"
+
+
+def test_an_error_whose_gpu_is_not_known_may_be_that_of_whoever_stands_since_then() -> None:
+    assert _stepped_at(1190, 1190, 1005, 1190, event=OLD) == "gpu_fault"
+
+
+def test_an_error_of_hours_ago_is_old_by_the_records_alone() -> None:
+    assert _stepped_at(None, None, None, None, event=OLD, pulse=5000.0) != "gpu_fault"
