@@ -39,10 +39,15 @@ def test_stuck_is_a_warning_then_critical(cause: str) -> None:
     assert told_after(cause, 65) == "critical"
 
 
-@pytest.mark.parametrize(("culprits", "severity"), [((0, 1, 2, 3), "none"), ((2,), "critical")])
-def test_a_job_that_is_suspended_as_a_whole_is_no_stopped_rank(culprits: tuple[int, ...], severity: str) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "culprits", "severity"), [(4, (0, 1, 2, 3), "none"), (4, (2,), "critical"), (2, (0, 1), "none")]
+)
+def test_a_job_that_is_suspended_as_a_whole_is_no_stopped_rank(
+    ranks: int, culprits: tuple[int, ...], severity: str
+) -> None:
     story = Story()
-    story.at(6, finding("stopped", resolvable=False), jobs=[facts()])
+    jobs = [facts(ranks=tuple(range(ranks)), alive=tuple(range(ranks)), world_size=ranks)]
+    story.at(6, finding("stopped", resolvable=False), jobs=jobs)
     story.looked()
     story.judged(report("process_stopped", culprits))
     assert story.incident.severity == severity

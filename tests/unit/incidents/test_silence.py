@@ -154,3 +154,49 @@ def test_what_is_said_is_bounded_for_each_user_and_in_all_and_the_latest_stays()
     said = silence.shown(lives, Config(), START).silences
     assert len(said) == 21
     assert said[-1] == "and 237 more silences"
+
+
+def test_what_was_said_is_over_at_its_moment() -> None:
+    end = START + 60 * SECOND
+    lives = IncidentTable()
+    for event in (
+        ModeWanted("off", end),
+        MaintenanceWanted("node0", end),
+        MuteWanted(JOB.training_job, end, JOB.owner),
+    ):
+        lives = silence.heard(lives, event, START)
+    assert why_silent(lives, at=60) == ""
+    assert silence.shown(lives, Config(), end).silences == ()
+    assert silence.kept(lives, end, 0) == silence.Kept()
+    assert silence.heard(lives, ModeWanted("off", end), end).mode is None
+    assert silence.heard(lives, MaintenanceWanted("node0", end), end).maintenance == ()
+    other = silence.heard(lives, MaintenanceWanted("node1", LATER), end)
+    assert [one.node for one in other.maintenance] == ["node1"]
+    muted = silence.heard(lives, MuteWanted("other", LATER, JOB.owner), end)
+    assert [mute.training_job for mute in muted.mutes] == ["other"]
+
+
+def test_what_was_kept_holds_as_long_after_a_restart_with_another_clock() -> None:
+    lives = silence.heard(IncidentTable(), MaintenanceWanted("node0", START + 60 * SECOND), START)
+    lives = silence.heard(lives, ModeWanted("off", START + 90 * SECOND), START)
+    on_disk = silence.kept(lives, START, 1_000_000 * SECOND)
+    again = silence.resumed(on_disk, 5 * SECOND, 1_000_050 * SECOND)
+    assert [one.until_ns for one in again.maintenance] == [15 * SECOND]
+    assert again.mode is not None
+    assert again.mode.until_ns == 45 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"), [(1, "1 more min"), (599, "599 more min"), (600, "10 more h"), (659, "10 more h")]
+)
+def test_how_long_is_said_in_what_people_count_in(minutes: int, said: str) -> None:
+    lives = silence.heard(IncidentTable(), MuteWanted("train", START + minutes * 60 * SECOND, "ben"), START)
+    assert silence.shown(lives, Config(), START).silences == (f"train of ben is muted for {said}",)
+
+
+def test_mutes_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "_MOST_MUTES", 3)
+    lives = IncidentTable()
+    for number in range(5):
+        lives = silence.heard(lives, MuteWanted("train", LATER, f"user{number}"), START)
+    assert [mute.owner for mute in lives.mutes] == ["user2", "user3", "user4"]
