@@ -4,6 +4,7 @@ python -m tests.chaos kills --kills 500 --seconds 2100 [--seed N]   daemon, priv
 python -m tests.chaos soak --seconds 3600                           nothing is broken: does anything of ours grow?
 python -m tests.chaos churn --seconds 420                           ranks come and go: does their reader grow?
 python -m tests.chaos scenarios [NAME …]                            disks, clocks, floods, corrupt state, …
+python -m tests.chaos allocations --ticks 100                       ticks of the loop without memory
 python -m tests.chaos fleet --incidents 1000 [--place redis]        nodes that die, are late, cut off, say things twice
 """
 
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from tests.chaos import churn, fleet, kills, scenarios, soak
+from tests.chaos import allocations, churn, fleet, kills, scenarios, soak
 from tests.chaos.fleet_places import PlaceKind
 
 
@@ -39,6 +40,8 @@ def main(argv: list[str]) -> int:
     churning = commands.add_parser("churn", help="ranks that come and go, and their reader alone")
     churning.add_argument("--seconds", type=float, default=420.0)
     churning.add_argument("--every", type=float, default=20.0, help="seconds between what it gives back")
+    failing = commands.add_parser("allocations", help="ticks of the loop in which allocations fail")
+    failing.add_argument("--ticks", type=int, default=100)
     playing = commands.add_parser("scenarios", help=", ".join(scenarios.SCENARIOS))
     playing.add_argument("names", nargs="*", metavar="NAME", help="all without one")
     meeting = commands.add_parser("fleet", help="simulated incidents of whole fleets, by seeds from --seed on")
@@ -48,6 +51,10 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, end)
     if options.command == "scenarios":
         return scenarios.run(options.names, options.seed, options.keep)
+    if options.command == "allocations":
+        lines = list(allocations.run(options.ticks, options.seed))
+        print("\n".join(lines))
+        return 1 if len(lines) > 1 else 0
     if options.command == "churn":
         for line in churn.run(options.seconds, options.seed, options.every):
             print(line, flush=True)

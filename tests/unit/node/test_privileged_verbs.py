@@ -76,8 +76,10 @@ def test_bounds_are_among_what_is_allowed() -> None:
     for look in (1, 1000):
         assert words("look", {**LOOK, "look": look})["look"] == look
     assert len(words("look", {**LOOK, "ranks": [[1, 1]] * MOST_RANKS})["ranks"]) == MOST_RANKS
-    with pytest.raises(NotAllowed, match="at_ns"):
-        words("sample", {"at_ns": -1, "ranks": [[1, 1]]})
+    assert words("sample", {"at_ns": (1 << 63) - 1, "ranks": [[1, 1]]})["at_ns"] == (1 << 63) - 1
+    for at_ns in (-1, 1 << 63):
+        with pytest.raises(NotAllowed, match="at_ns"):
+            words("sample", {"at_ns": at_ns, "ranks": [[1, 1]]})
 
 
 def test_no_more_of_each_are_alive_than_are_of_use() -> None:
