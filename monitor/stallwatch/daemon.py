@@ -37,7 +37,7 @@ from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.stage_guard import StageGuard
-from stallwatch.loop.usage import own_usage
+from stallwatch.loop.usage import Usage
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import NodeReport
@@ -94,6 +94,7 @@ class Daemon:
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
         bundles = BundleStore(store, spare, self._guard)
+        self._usage = Usage()
         self._actions = ActionRunner(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
@@ -272,7 +273,7 @@ class Daemon:
     def _report(self, snapshot: NodeSnapshot) -> NodeReport:
         usage = None
         with self._guard.stage("daemon", "usage"):
-            usage = own_usage()
+            usage = self._usage.at(snapshot.at_ns)
         disk = self._store.problem()
         state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
         shared = (self._fleet.status(),) if self._fleet is not None else ()

@@ -285,7 +285,7 @@ def test_what_it_cannot_read_of_itself_is_unknown_and_costs_nothing_else(
     def no_handles() -> OwnUsage:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("stallwatch.daemon.own_usage", no_handles)
+    monkeypatch.setattr("stallwatch.loop.usage.own_usage", no_handles)
     bench = Bench(tmp_path, HANG).run()
     assert only_incident(bench).severity == "warning"
     assert (bench.latest.daemon_cpu_seconds, bench.latest.daemon_resident_bytes) == (None, None)

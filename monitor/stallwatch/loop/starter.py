@@ -22,6 +22,7 @@ from stallwatch.node.privileged_client import Privileged
 _LATELY_NS = 60_000_000_000
 # A look and its judge side by side are two; on fewer than so many cores one judge waits. Apart, for a load that varies.
 _CROWDED_CORES, _FREE_CORES = 4.0, 8.0
+_CROWD_NS = 10_000_000_000
 
 
 def free_cores() -> float:
@@ -53,6 +54,7 @@ class ChildStarter:
         self._looked_ns: int | None = None  # when a look was begun last, if lately
         self._free_cores = free_cores
         self._is_crowded = True
+        self._crowd_ns = 0  # when that is asked again
 
     def capture(
         self, incident: Incident, look: int, targets: Sequence[RankSample], gpus: Sequence[tuple[Gpu, ...]]
@@ -103,8 +105,10 @@ class ChildStarter:
     def be_ready(self) -> None:
         """Keep as many judges warm as may be asked for next: one, unless cores are free and nothing was looked at
         lately, and a second for another user. Raise OSError."""
-        free = self._free_cores()
-        self._is_crowded = free < (_FREE_CORES if self._is_crowded else _CROWDED_CORES)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._crowd_ns:
+            self._crowd_ns = now_ns + _CROWD_NS
+            self._is_crowded = self._free_cores() < (_FREE_CORES if self._is_crowded else _CROWDED_CORES)
         self._tidy()
         if len(self._warm) < self._wanted():
             self._warm.append(self._start(self._config.diagnosis, self._clock))

@@ -81,14 +81,14 @@ def test_where_cores_are_free_none_waits_until_something_is_looked_at(node: Node
 def test_a_load_that_varies_starts_and_ends_none_each_time(node: Node) -> None:
     for free in (8.0, 4.0, 7.0):
         node.free = free
-        node.ticks(1)
+        node.ticks(10)
     assert node.started == []
     for free in (3.9, 4.0, 7.9, 5.0):
         node.free = free
-        node.ticks(1)
+        node.ticks(10)
     assert node.waiting == node.started and len(node.started) == 1
     node.free = 8.0
-    node.ticks(1)
+    node.ticks(10)
     assert node.waiting == []
 
 
