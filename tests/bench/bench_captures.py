@@ -38,6 +38,7 @@ from tests.bench.figures import Figure
 from tests.programs.privileged import side_that_knows
 
 ENDING = threading.Event()  # SIGTERM has come
+_DUMPS = (".pickle", ".json")
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 STEPPER = """
 import time
@@ -280,7 +281,8 @@ def full_rings(folder: Path, backend: str = "gloo") -> list[Looked]:
                     complete = now
                 time.sleep(0.01)
             done = (time.monotonic_ns() - began_ns) / 1e9
-            dumps = [path.stat().st_size for path in bundle.glob("ranks/*/flight_recorder*.pickle")]
+            # torch's own pickle, or its JSON where it has one for this recorder (gloo's).
+            dumps = [path.stat().st_size for path in bundle.glob("ranks/*/flight_recorder*") if path.suffix in _DUMPS]
             print(
                 f"look {look} of 8 full rings: first stack {first or done:.1f} s, evidence complete "
                 f"{complete or done:.1f} s, all {done:.1f} s; {len(dumps)} dumps, largest {max(dumps, default=0)} "

@@ -98,7 +98,7 @@ def said_on_one_node(cluster: Cluster) -> None:
     client, incident = node.client, cluster.incident(node)
 
     def muted() -> bool:
-        return all(any("anna" in one for one in node.client.ranks().telling.silences) for node in cluster.nodes)
+        return all(node.client.ranks().telling.silences for node in cluster.nodes)
 
     def in_shadow() -> bool:
         return all(node.client.ranks().telling.mode == "shadow" for node in cluster.nodes)
