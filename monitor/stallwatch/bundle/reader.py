@@ -117,6 +117,8 @@ class _Reading:
         return FileTask(part, file.size_bytes, opener(file), partial(self._done, file))
 
     def _done(self, file: Found, value: msgspec.Raw | None, clause: str) -> None:
+        if value is None and not os.path.lexists(file.path):
+            return  # it has gone since the folder was listed: the look that goes on writes its files anew
         if value is None:
             self.caveats.append(f"{file.source}: {clause}")
             return

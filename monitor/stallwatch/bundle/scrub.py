@@ -99,6 +99,8 @@ class Scrubber:
             own = frame.get(field)
             if not (isinstance(file, str) and isinstance(own, str) and own == made.get(field)):
                 continue
+            if file.startswith("<"):
+                continue  # "<frozen runpy>"
             if not any(marker.match(file) for marker in _PUBLIC) and _IDENTIFIER.fullmatch(own):
                 self.stayed.add(own)
 

@@ -13,9 +13,13 @@ import msgspec
 
 from stallwatch.encoding import json_of, msgpack_of
 from stallwatch.errors import EXIT_OK, EXIT_SLOW_OR_WAITING, EXIT_UNDECIDED, EXIT_VERDICT
+from stallwatch.incidents.afterwards import report_afterwards
 from stallwatch.model.causes import State
+from stallwatch.model.incident import OVER
 from stallwatch.model.verdict import Report
 
+_TELL_THE_END = ("incident.json", "bundle.json")  # the second where it was scrubbed
+_MOST_BYTES = 64 << 20
 SUMMARY_DETAILS = ("none", "functions", "lines")
 
 _EXIT_CODES: dict[State, int] = {
@@ -109,10 +113,36 @@ def here(path: Path, fetched: contextlib.ExitStack) -> Path:
     return unpacked(path, Path(fetched.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-"))))
 
 
+class _Life(msgspec.Struct):
+    """What a bundle says of how its incident ended, and nothing else of it."""
+
+    state: str = ""
+
+
+def how_it_ended(paths: Sequence[Path]) -> str:
+    """Return "ended" or "resolved" where a given bundle says that its incident is over; else ""."""
+    for path in paths:
+        for name in _TELL_THE_END:
+            file = path / name
+            try:
+                if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+                    continue
+                state = msgspec.json.decode(file.read_bytes(), type=_Life).state
+            except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+                continue
+            if state in OVER:
+                return state
+    return ""
+
+
+def _as_it_is(report: Report, ended: str) -> Report:
+    return report_afterwards(report, "", ended=ended == "ended") if ended else report
+
+
 def _analyze(paths: Sequence[Path], as_json: bool, summary: str | None) -> int:
     if as_json:
         report, for_others = _with_summary(paths, summary or "")
-        click.echo(json_of(report))
+        click.echo(json_of(_as_it_is(report, how_it_ended(paths))))
         if summary:
             sys.stdout.buffer.write(for_others)
     else:
@@ -123,5 +153,6 @@ def _analyze(paths: Sequence[Path], as_json: bool, summary: str | None) -> int:
 
         with Console(stderr=True).status("reading the evidence"):  # a terminal's alone
             report = _report(paths)
-        show(Group(*report_parts(report)))
+        ended = how_it_ended(paths)
+        show(Group(*report_parts(_as_it_is(report, ended), over=bool(ended))))
     return _EXIT_CODES[report.verdicts[0].traits.state]

@@ -70,6 +70,7 @@ def _scrubbed(bundle: Path, files: dict[str, bytes]) -> tuple[dict[str, bytes], 
             made["/".join(map(scrubber.text, name.split("/"))) if name.startswith("nodes/") else name] = result
         elif Path(name).name not in LEFT_OUT:
             dropped.append(name)
+    _note_end(bundle, made)
     left = _left(made, scrubber.removed)
     if left:
         raise StallwatchError(f"{len(left)} names of the original are left, and nothing was written", _asks(left))
@@ -85,6 +86,17 @@ def _scrubbed(bundle: Path, files: dict[str, bytes]) -> tuple[dict[str, bytes], 
     stays = f"\nNames of functions that stay, since they are everyday words: {', '.join(sorted(scrubber.stayed))}."
     more = stays if scrubber.stayed else ""
     return made, f", {len(scrubber.removed)} names gone, and the same verdict: {after.cause}{sure}{unread}{more}"
+
+
+def _note_end(bundle: Path, made: dict[str, bytes]) -> None:
+    """Keep that its incident is over, of the file that is left out."""
+    import json
+
+    from stallwatch.cli.analyze import how_it_ended
+
+    state, description = how_it_ended([bundle]), made.get("bundle.json")
+    if state and description is not None:
+        made["bundle.json"] = json.dumps(json.loads(description) | {"state": state}, indent=1).encode() + b"\n"
 
 
 def _secrets(files: dict[str, bytes]) -> set[str]:

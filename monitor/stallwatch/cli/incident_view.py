@@ -26,7 +26,7 @@ def _parts(incident: IncidentDocument) -> Iterator[RenderableType]:
     if not incident.verdicts:
         yield Text("No verdict yet.")
         yield from (indented(finding.reason) for finding in incident.findings)
-    yield from report_parts(incident)
+    yield from report_parts(incident, over=incident.is_over)
     yield Text("\nhistory", style="bold")
     for at, what in history(incident):
         yield indented(f"{local_time(at)}  {what}")

@@ -29,14 +29,14 @@ _STYLES: dict[State, str] = {
 }
 
 
-def report_parts(report: Report | IncidentDocument) -> Iterator[RenderableType]:
-    """The parts of a report, each its own block of lines; nothing of it drives the terminal."""
+def report_parts(report: Report | IncidentDocument, *, over: bool = False) -> Iterator[RenderableType]:
+    """The parts of a report, each its own block of lines; nothing of it drives the terminal. `over`: so is its job."""
     for place, verdict in enumerate(report.verdicts):
         if place:
             yield Text("\nalso", style="bold")
             yield indented(f"{verdict.summary}  ({verdict.cause}, {verdict.confidence})")
         else:
-            yield from _verdict(verdict, _time(report))
+            yield from _verdict(verdict, "" if over else _time(report))
     if report.stacks is not None:
         yield Text("\nstacks", style="bold")
         blamed = set(report.verdicts[0].culprits) if report.verdicts else set()
@@ -103,8 +103,6 @@ def _frame(line: str, blamed: set[int]) -> Padding:
 
 def _time(report: Report | IncidentDocument) -> str:
     """Nothing where nothing was captured for the purpose: a folder of dumps, a log."""
-    if isinstance(report, IncidentDocument) and report.is_over:
-        return ""  # nothing of it is left to be ended
     ends = deadline(report)
     if not (report.evidence_complete or ends):
         return ""

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.report.steps_when_over import steps_when_over
 from stallwatch.model.incident import Incident
+from stallwatch.model.verdict import Report
 
 REQUESTED: Final = "captured on request"  # how an incident ends whose job goes on as it did
 
@@ -16,9 +17,13 @@ def afterwards(incident: Incident, *, ended: bool) -> Incident:
     report = incident.report
     if report is None or incident.resolution == REQUESTED:
         return incident
-    verdicts = tuple(
-        replace(verdict, next_steps=steps_when_over(verdict, incident.incident_id, ended=ended))
-        for verdict in report.verdicts
-    )
-    over = replace(report, verdicts=verdicts, deadline=None)
+    over = report_afterwards(report, incident.incident_id, ended=ended)
     return incident if over == report else replace(incident, report=over)
+
+
+def report_afterwards(report: Report, incident_id: str, *, ended: bool) -> Report:
+    """The same of a report; `incident_id` names where its evidence is, "" where that is at hand."""
+    verdicts = tuple(
+        replace(verdict, next_steps=steps_when_over(verdict, incident_id, ended=ended)) for verdict in report.verdicts
+    )
+    return replace(report, verdicts=verdicts, deadline=None)

@@ -141,3 +141,21 @@ def test_more_than_there_is_room_for_or_than_a_bundle_holds_is_refused(
     (tmp_path / "full").mkdir()
     with pytest.raises(UnusableInput, match="room"):
         unpacked(file, tmp_path / "full")
+
+
+@pytest.mark.parametrize("scrub", [[], ["--scrub"]])
+def test_of_a_job_that_is_over_an_export_says_what_is_left_to_do(
+    scrub: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, said = tmp_path / "bundle", {}
+    shutil.copytree(RECORDED.parents[1] / "bundles" / "gloo-python_sleep", bundle)
+    for state in ("open", "ended"):
+        (bundle / "incident.json").write_text(f'{{"state": "{state}"}}')
+        assert run(["bundle", "export", *scrub, str(bundle), str(tmp_path / state)]) == 0
+        capsys.readouterr()
+        for given in (bundle, tmp_path / state):
+            assert run(["analyze", str(given)]) == 10
+            said[state, given] = capsys.readouterr().out
+            assert ("py-spy dump --pid" in said[state, given]) == (state == "open")
+            assert ("torch's own timeout" in said[state, given]) == (state == "open")
+            assert ("Start the job from its last checkpoint" in said[state, given]) == (state == "ended")

@@ -22,9 +22,9 @@ _HARDWARE: Final = frozenset({"gpu_fault", "fabric_fault", "gpu_kernel_stuck"})
 
 
 def steps_when_over(verdict: Verdict, incident_id: str, *, ended: bool) -> tuple[str, ...]:
-    """Given the verdict on a job, and the incident by which its evidence is found, return what is left to do now that
-    its standstill is over. `ended`: with the job, which may be started again; else it moves again. Given a verdict with
-    the steps that this returned, it returns the same."""
+    """Given the verdict on a job, and the incident by which its evidence is found ("": it is at hand), return what is
+    left to do now that its standstill is over. `ended`: with the job, which may be started again; else it moves again.
+    Given a verdict with the steps that this returned, it returns the same."""
     return tuple(dict.fromkeys(_steps(verdict, incident_id, ended=ended)))
 
 
@@ -32,10 +32,11 @@ def _steps(verdict: Verdict, incident_id: str, *, ended: bool) -> Iterator[str]:
     said = [step for step in verdict.next_steps if not step.startswith(_EVIDENCE)]
     if not said and not verdict.traits.accuses:
         return  # nothing was to be done
-    yield (
-        f"{_EVIDENCE}: `stallwatch incidents {incident_id}`, whose last line names the folder that "
-        "`stallwatch analyze` reads, here or elsewhere."
-    )
+    if incident_id:
+        yield (
+            f"{_EVIDENCE}: `stallwatch incidents {incident_id}`, whose last line names the folder that "
+            "`stallwatch analyze` reads, here or elsewhere."
+        )
     node = (
         f"Before {_hosts(verdict)} takes another job, ask `stallwatch node-check` there, and run `stallwatch selftest`."
     )

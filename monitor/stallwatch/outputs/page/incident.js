@@ -122,6 +122,10 @@ function countDown(now) {  // a deadline is felt as the time that is left
 function silence(incident) {  // whoever may silence a job is a member of the socket's group; the page's token only reads
   if (isOver(incident) || incident.state === "suspect" && !incident.muted) return null;
   const command = words => code(`stallwatch mute ${shellWord(incident.training_job)}${incident.owner ? ` --owner ${shellWord(incident.owner)}` : ""} --for ${words}`);
+  // Of a mute, a maintenance and a mode the last that was noted holds.
+  const said = incident.events.map(event => /\S+ is in maintenance.*|the mode is .*|the job is muted/.exec(event.what)).filter(Boolean).pop();
+  if (incident.muted && said && said[0] !== "the job is muted")
+    return element("p", "soft", `Muted: nobody is told, for ${said[0].replace(/; it would have been told.*/, "")}.`);
   return incident.muted
     ? element("p", "soft", "Muted: nobody is told of this job. On the node ", command("0"), " ends that.")
     : element("p", "soft", "To hear nothing of this job for a while, on the node: ", command("2h"));
