@@ -24,7 +24,7 @@ def test_a_file_that_went_while_the_folder_was_read_is_no_caveat(
 ) -> None:
     """A look that goes on writes its files anew, and may do so while an earlier one is judged."""
     bundle = Path(shutil.copytree(BUNDLE, tmp_path / "incident"))
-    listed = reader.survey
+    listed = survey
 
     def and_then_one_goes(paths: Sequence[Path]) -> Survey:
         found = listed(paths)
