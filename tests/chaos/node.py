@@ -123,7 +123,8 @@ class Unit:
         for one in self._below:
             with contextlib.suppress(psutil.Error):
                 one.kill()
-        psutil.wait_procs(self._below, timeout=10)
+        with contextlib.suppress(OSError):  # psutil meets one that goes as it opens it: an hour's run ended by that
+            psutil.wait_procs(self._below, timeout=10)
         self._below.clear()
 
 
