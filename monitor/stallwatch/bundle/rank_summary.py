@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from stallwatch.diagnosis.recorder.operations import LEAP
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.formats.recorder_table import ABSENT, WIDTH, CallKind, RecorderTable, expand
 from stallwatch.model.evidence import RankEvidence
@@ -20,7 +21,6 @@ from stallwatch.model.summary import NO_CALL, RankSummary, Stream
 
 _KEPT_ENTRIES: Final = 128
 _KEPT_ENTRIES_PER_GROUP: Final = 64
-_LEAP: Final = 1 << 20  # numbers that no ring spans
 _SEQ, _OP, _CREATED = 1, 3, 4  # columns of a table's numbers
 
 
@@ -111,7 +111,7 @@ class _History:
                 continue
             if not all(map(le, seqs, seqs[1:])):
                 return 0
-            if seqs and seqs[-1] - seqs[0] > _LEAP:
+            if seqs and seqs[-1] - seqs[0] > LEAP:
                 return 0
             # Entries of one number belong together.
             together = (row for row, seq, after in zip(part.rows, seqs, seqs[1:], strict=False) if seq == after)

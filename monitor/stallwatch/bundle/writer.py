@@ -9,6 +9,7 @@ import msgspec
 
 from stallwatch.encoding import json_of
 from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.process import STOPPED
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from stallwatch.model.verdict import Report
@@ -102,7 +103,7 @@ class BundleWriter:
         """Write the process.json of each rank that is stopped, as the sensor saw it, before the first look: a stop is
         judged when no child of ours may have come to anything yet. The look's own takes its place."""
         for rank in ranks:
-            if isinstance(rank.process, Known) and rank.process.value.state in ("T", "t"):
+            if isinstance(rank.process, Known) and rank.process.value.state in STOPPED:
                 seen = rank.process.value
                 look = ProcessLook(
                     source=f"/proc/{seen.pid}",

@@ -12,6 +12,7 @@ from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.errors import StallwatchError
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP, REFUSED
+from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import Heartbeat, RankSample
 from stallwatch.node import rank_files, untrusted
@@ -147,9 +148,9 @@ class RecorderRequest:
                 stat = directory.stat()
         except ProcessLookupError:
             stat = None
-        if stat is None or stat.state in "ZX" or stat.start_ticks != self._sample.start_ticks:
+        if stat is None or stat.state in ENDED or stat.start_ticks != self._sample.start_ticks:
             raise NotCaptured("asked, not answered: the process has ended")
-        if stat.state in "Tt" and waited > _LEAST_WAIT_SECONDS:
+        if stat.state in STOPPED and waited > _LEAST_WAIT_SECONDS:
             raise NotCaptured("asked, not answered: the process is stopped")
         if heartbeat is not None and waited > _LEAST_WAIT_SECONDS:
             now_ns = time.monotonic_ns()

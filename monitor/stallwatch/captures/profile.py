@@ -12,6 +12,7 @@ from stallwatch.captures.stacks import PySpies, explain_failure, whole
 from stallwatch.config_sections import CaptureSection
 from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
+from stallwatch.model.process import ENDED
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.memory_file import memory_file
 from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, stat_of
@@ -84,7 +85,7 @@ class ProfileCapture:
 
 def children_to_profile(children: Sequence[ChildProcess]) -> list[int]:
     """Pids of children that are alive and Python, ascending."""
-    python = (child.pid for child in children if child.state not in "ZX" and is_python(child.pid))
+    python = (child.pid for child in children if child.state not in ENDED and is_python(child.pid))
     return sorted(python)[:_MOST_CHILDREN]
 
 

@@ -23,6 +23,7 @@ from stallwatch.captures.sources import lines_of_stacks
 from stallwatch.captures.spec import KINDS, CaptureOrder
 from stallwatch.captures.stacks import StackCapture
 from stallwatch.model.evidence import ChildProcess, ProcessLook
+from stallwatch.model.process import ENDED
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
@@ -73,7 +74,7 @@ class RankCapture:
         if not self.gone:
             try:
                 state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look, own=self._own_bytes())
-                self.gone = state.state in ("Z", "X")
+                self.gone = state.state in ENDED
                 self._children = process.of_same_user(self.sample.pid, state.children)
                 self.hidden = False
             except ProcessLookupError:

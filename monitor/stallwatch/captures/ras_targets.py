@@ -15,12 +15,11 @@ from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import rank_files, untrusted
-from stallwatch.node.procfs import ProcessDirectory, namespace_of
+from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory, namespace_of
 
 # Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1762, #1996).
 SAFE_VERSION = (2, 28, 9)
 _DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
-_ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _MAPS_LIMIT_BYTES = 8 << 20
 _FACTS_LIMIT_BYTES = 1 << 20
 _SOCKETS_LIMIT_BYTES = 16 << 20
@@ -126,7 +125,7 @@ def _environment(pid: int) -> dict[str, str]:
     """Raise NotCaptured when it is not ours to read: without it a port would be a guess."""
     try:
         with ProcessDirectory(pid) as directory:
-            data = directory.read_whole("environ", _ENVIRONMENT_LIMIT_BYTES)
+            data = directory.read_whole("environ", ENVIRONMENT_LIMIT_BYTES)
     except OSError as error:
         raise NotCaptured(f"its environment cannot be read: {error.strerror or error}") from error
     pairs = (name_of(entry).partition("=") for entry in data.split(b"\0"))

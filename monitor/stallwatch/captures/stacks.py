@@ -20,6 +20,7 @@ from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import ChildProcess
+from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.node.run_once import Ended, RunOnce
@@ -168,7 +169,7 @@ class StackCapture:
 
     def _capture_children(self, children: tuple[ChildProcess, ...]) -> None:
         """Those that stand still for a reason first: a loader's worker in the kernel tells more than an idle one."""
-        python = [child for child in children if child.state not in "ZX" and process.is_python(child.pid)]
+        python = [child for child in children if child.state not in ENDED and process.is_python(child.pid)]
         python.sort(key=lambda child: (child.state not in "DTt", child.pid))
         for child in python[:_MOST_CHILDREN]:
             with self._folder.attempt(f"stacks.child-{child.pid}"):
@@ -262,11 +263,11 @@ def _check_pausable(pid: int, start_ticks: int) -> None:
     if tracer:
         raise NotCaptured(f"not paused: process {tracer} traces it")
     states = {thread.state for thread in look.threads} | {look.state}
-    if states & {"T", "t"}:
+    if states & STOPPED:
         raise NotCaptured("not paused: somebody has stopped it")
     if "D" in states:
         raise NotCaptured("not paused: a thread of it is in an uninterruptible wait (D)")
     if any(_INTERRUPTED.search(thread.wchan or "") for thread in look.threads):
         raise NotCaptured("not paused: a system call in which a thread of it waits would end with EINTR")
-    if states & {"Z", "X"} and look.state in ("Z", "X"):
+    if states & ENDED and look.state in ENDED:
         raise NotCaptured("not paused: it has ended")

@@ -25,10 +25,9 @@ from stallwatch.node import untrusted
 from stallwatch.node.children import module_of_ours
 from stallwatch.node.framing import as_child
 from stallwatch.node.permission import check_file
-from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory
+from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, TICKS_PER_SECOND, ProcessDirectory
 from stallwatch.node.run_once import RunOnce
 
-_ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _DUMP_LIMIT_BYTES = 256 << 20
 _READ_SECONDS = 5.0
 _MAPS_LIMIT_BYTES = 32 << 20
@@ -84,7 +83,7 @@ def take(sample: RankSample, *, press: bool, seconds: float) -> TorchDump:
     with ProcessDirectory(sample.pid) as directory:
         status = directory.status()
         try:
-            environment = _parse(directory.read_whole("environ", _ENVIRONMENT_LIMIT_BYTES))
+            environment = _parse(directory.read_whole("environ", ENVIRONMENT_LIMIT_BYTES))
         except PermissionError as error:
             raise NotCaptured("its environment is not ours to read, so nobody knows where torch would write") from error
         age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - directory.stat().start_ticks / TICKS_PER_SECOND

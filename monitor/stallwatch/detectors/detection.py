@@ -28,6 +28,7 @@ from stallwatch.detectors.xids import XidState, count, totals
 from stallwatch.model.finding import Finding, RankState
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import RankView, XidCount
+from stallwatch.model.process import STOPPED
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 
@@ -190,7 +191,7 @@ def _state(rank: RankHistory, at_ns: int, findings: tuple[Finding, ...], ending:
     process = rank.sample.process
     if not rank.alive:
         return "gone"
-    if isinstance(process, Known) and process.value.state in ("T", "t"):
+    if isinstance(process, Known) and process.value.state in STOPPED:
         return "stopped"
     if not rank.readable:
         return "unknown"

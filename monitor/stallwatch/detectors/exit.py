@@ -8,11 +8,11 @@ from stallwatch.config_sections import TellSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.finding import Finding
+from stallwatch.model.process import SHELL_SIGNAL
 from stallwatch.model.snapshot import JobKey, ProcessEnd
 
 _ENDING_SIGNALS = (1, 2, 15)  # SIGHUP, SIGINT, SIGTERM: how people, schedulers and torchrun end a job
 _OWN_SIGNALS = (4, 5, 6, 7, 8, 11, 31)  # SIGILL, SIGTRAP, SIGABRT (torch's watchdog), SIGBUS, SIGFPE, SIGSEGV, SIGSYS
-_SHELL_SIGNAL = 128  # an exit code of 128 + n reports signal n
 
 
 class DeathsState(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def is_abnormal(rank: RankHistory, ranks: tuple[RankHistory, ...]) -> bool:
 def _failed(end: ProcessEnd) -> bool:
     if end.exit_signal is not None:
         return end.exit_signal not in _ENDING_SIGNALS
-    return bool(end.exit_code) and (end.exit_code or 0) - _SHELL_SIGNAL not in _ENDING_SIGNALS
+    return bool(end.exit_code) and (end.exit_code or 0) - SHELL_SIGNAL not in _ENDING_SIGNALS
 
 
 def _left_others(ranks: tuple[RankHistory, ...]) -> bool:
@@ -119,7 +119,7 @@ def failed_by_itself(ranks: tuple[RankHistory, ...]) -> bool:
         return False
     if end.exit_signal is not None:
         return end.exit_signal in _OWN_SIGNALS
-    return 0 < (end.exit_code or 0) < _SHELL_SIGNAL
+    return 0 < (end.exit_code or 0) < SHELL_SIGNAL
 
 
 def is_ending(ranks: tuple[RankHistory, ...]) -> bool:

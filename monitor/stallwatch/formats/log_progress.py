@@ -16,7 +16,7 @@ _STEPS_AFTER: Final = 5
 _LOGGED: Final = re.compile(r"\b(?:DEBUG|INFO|WARN|WARNING|ERROR)\b|\b\d\d:\d\d:\d\d\b|\d%\|")
 _LONGEST_MARK: Final = 120
 # How the ranks' meeting fails: at the store's address, or at each other's.
-_OF_MEETING: Final = frozenset(
+OF_MEETING: Final = frozenset(
     ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
 )  # fmt: skip
 # An end only as the last line of a log: in its midst a part of the work may say so.
@@ -69,7 +69,7 @@ class LogProgress:
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
         other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
-        waits = event.kind in _OF_MEETING or event.kind == "desync_absent"  # nobody makes a step meanwhile
+        waits = event.kind in OF_MEETING or event.kind == "desync_absent"  # nobody makes a step meanwhile
         if (not waits and event.kind != "exception") or _ended_by(event, events):
             return False
         after = 1 if waits else _STEPS_AFTER

@@ -9,8 +9,6 @@ from stallwatch.model.incident import Incident, RankView, StalledGpuSeconds
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Cause
 
-_OVER = ("gone", "ending")
-
 
 class Cost(msgspec.Struct, frozen=True):
     """Since the daemon started. `charged`: open incidents, and up to when (CLOCK_MONOTONIC) each is in the sums."""
@@ -56,4 +54,4 @@ def _share(incident: Incident) -> float:
 
 def _gpus(job: JobKey, views: Sequence[RankView]) -> int:
     """GPUs of this node that the job's living ranks hold; 0 where none is known."""
-    return len({view.gpu_uuid for view in views if view.job == job and view.state not in _OVER and view.gpu_uuid})
+    return len({view.gpu_uuid for view in views if view.job == job and not view.is_leaving and view.gpu_uuid})

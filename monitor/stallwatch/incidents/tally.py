@@ -13,7 +13,6 @@ from stallwatch.model.verdict import Cause
 
 # A job that is started again may be seen for a moment beside the life that ends.
 _LOOKS = 5
-_OVER = ("gone", "ending")
 _MOST_COUNTED = 256
 OTHERS = "(other jobs)"  # what a user's jobs are counted under that are too many for a name each
 
@@ -86,7 +85,7 @@ def _beside_an_older(views: Sequence[RankView], ranks: Sequence[RankSample]) -> 
     """Live jobs that share a name and a rank with one whose processes are older."""
     live: dict[tuple[tuple[str, str], int], set[JobKey]] = {}
     for view in views:
-        if view.state not in _OVER:
+        if not view.is_leaving:
             live.setdefault((view.job.name, view.rank), set()).add(view.job)
     if all(len(jobs) == 1 for jobs in live.values()):
         return ()

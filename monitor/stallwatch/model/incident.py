@@ -134,6 +134,11 @@ class RankView(msgspec.Struct, frozen=True):
     slow_share: float | None = None  # what it costs its job by making its peers wait, as in Slowness.share
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether it has gone, or its job is ending: it takes no part in the job any more."""
+        return self.state in ("gone", "ending")
+
+    @property
     def training_job(self) -> str:
         """The job's name."""
         return self.job.training_job

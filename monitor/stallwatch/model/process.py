@@ -5,6 +5,11 @@ Ticks are of sysconf(_SC_CLK_TCK)."""
 
 import msgspec
 
+# Letters of a state, by proc(5).
+STOPPED = frozenset("Tt")  # by a signal, or by a tracer
+ENDED = frozenset("ZX")  # it is a zombie, or gone altogether
+SHELL_SIGNAL = 128  # a shell in between, and Python's own exit, say 128 + the signal
+
 
 class ChildProcess(msgspec.Struct, frozen=True):
     """A child of a rank as /proc shows it. CPU in clock ticks."""

@@ -8,6 +8,7 @@ from stallwatch.formats.outside_text import name_of
 
 # Enough for every file that is read whole here; a process' status with 4,096 groups is the longest.
 _LIMIT_BYTES = 1 << 16
+ENVIRONMENT_LIMIT_BYTES = 1 << 20  # more of a process' environment is not read
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 

@@ -152,13 +152,12 @@ def current_ranks(views: Sequence[RankView], names: Callable[[JobKey], tuple[str
 
     Two series with the same labels would make Prometheus drop one of them by chance.
     """
-    over = ("gone", "ending")
     chosen: dict[tuple[tuple[str, str], int], RankView] = {}
     for view in views:
         key = (names(view.job), view.rank)
         other = chosen.get(key)
-        if other is None or (view.state not in over, view.job.epoch, view.pid) > (
-            other.state not in over,
+        if other is None or (not view.is_leaving, view.job.epoch, view.pid) > (
+            not other.is_leaving,
             other.job.epoch,
             other.pid,
         ):

@@ -12,6 +12,7 @@ Training on a GPU reads and writes its memory.
 import msgspec
 
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.snapshot import ProcessSample
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
@@ -61,7 +62,7 @@ def seen_from_outside(
     if before is None:
         return Outside(at_ns, now, at_ns, has_gpu=has_gpu)
     was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
-    fed = process.state in "TtZX" or now.moved_bytes - was.moved_bytes > _IDLE_BYTES * seconds
+    fed = process.state in STOPPED | ENDED or now.moved_bytes - was.moved_bytes > _IDLE_BYTES * seconds
     fed = fed or (gpu is not None and gpu.moves_memory)
     spins = has_gpu and _spins(was, now, seconds)
     by_main = before.main_worked_ticks >= _WORKED_TICKS

@@ -5,6 +5,7 @@ What is none of its doing does not count: NCCL's spinning threads, trackers, our
 
 from typing import Literal, NamedTuple
 
+from stallwatch.model.process import STOPPED
 from stallwatch.model.verdict import Fact
 from stallwatch.progress.observation import Observation, SeenChild, Stack
 
@@ -55,7 +56,7 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
     facts = tuple(sign for sign in signs if sign)
     if facts:
         return Progress("moves", share, facts)
-    if last.state in ("T", "t") and first.state in ("T", "t"):
+    if last.state in STOPPED and first.state in STOPPED:
         return Progress("stands", share, (Fact("it stood stopped at both looks", "/proc"),))
     if last.where == "gil" and not last.stack and first.state == last.state == "S":
         return Progress("stands", share, (Fact("no Python thread of it ran between the two looks", "heartbeat"),))

@@ -16,6 +16,7 @@ from typing import Any
 
 from stallwatch.model.gpu import GpuEvent
 from stallwatch.node.nvml import explain, load_nvml, text_of, value_of
+from stallwatch.sensors.sensor import KEPT_SECONDS, LATE_SECONDS
 
 # nvml.h nvmlEventType*: what stops work or tells that it will.
 KINDS = {
@@ -31,10 +32,8 @@ _WANTED = sum(KINDS)
 _XID = 0x8
 _WAIT_MILLISECONDS = 1000
 _TIMEOUT = 10  # NVML_ERROR_TIMEOUT: nothing happened
-_KEPT_SECONDS = 600.0
 _KEPT = 200
 _AGAIN_SECONDS = 10.0
-_LATE_SECONDS = 30.0
 
 
 class GpuEvents:
@@ -70,12 +69,12 @@ class GpuEvents:
         `seconds` may pass until they are registered."""
         if self.is_listening:
             self._ready.wait(seconds)
-        oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)
+        oldest_ns = self._now_ns() - int(KEPT_SECONDS * 1e9)
         while self._events and self._events[0].at_ns < oldest_ns:
             self._events.popleft()
         late_seconds = (self._now_ns() - self._returned_ns) / 1e9
         problem = self._problem
-        if not problem and late_seconds > _LATE_SECONDS and not self._events:
+        if not problem and late_seconds > LATE_SECONDS and not self._events:
             problem = f"NVML has not given back its event thread for {late_seconds:.0f} s"
         return tuple(self._events), problem
 

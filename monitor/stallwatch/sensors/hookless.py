@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stallwatch.model.launchers import LAUNCHERS, MODULES
-from stallwatch.node.procfs import stat_of, status_of
+from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, stat_of, status_of
 from stallwatch.sensors.environ import RankNames, is_disabled, parse_environment, rank_names
 
-_ENVIRONMENT_LIMIT_BYTES = 1 << 20
 _MAPS_LIMIT_BYTES = 8 << 20
 # A process imports torch some seconds after it starts, or never: its maps are not read for ever.
 _TORCH_READS = 120
@@ -123,7 +122,7 @@ class HooklessSearch:
 
     def _names(self, pid: int) -> RankNames | None:
         try:
-            data = self._read(self._seen[pid], "environ", _ENVIRONMENT_LIMIT_BYTES)
+            data = self._read(self._seen[pid], "environ", ENVIRONMENT_LIMIT_BYTES)
         except OSError:
             return None
         environment = parse_environment(data)

@@ -14,12 +14,10 @@ from stallwatch.model.snapshot import HostSample, NetworkPort
 from stallwatch.node.aside import OneCallAtATime
 from stallwatch.sensors.kernel_messages import KernelLogUnreadable, KernelMessages, open_messages
 from stallwatch.sensors.network_ports import read_ports
-from stallwatch.sensors.sensor import Options
+from stallwatch.sensors.sensor import KEPT_SECONDS, LATE_SECONDS, Options
 
-_KEPT_SECONDS = 600.0
 _KEPT = 100
 _PORTS_SECONDS = 10.0
-_LATE_SECONDS = 30.0
 _AGAIN_SECONDS = 60.0
 _TEXT_CHARACTERS = 400
 _CONTEXT_LINES = 4  # a GPU off the bus is told in three lines, an OOM kill in two
@@ -57,7 +55,7 @@ class HostSensor:
         of that."""
         missing: dict[str, str] = {}
         self._follow_log(missing)
-        oldest_ns = self._now_ns() - int(_KEPT_SECONDS * 1e9)
+        oldest_ns = self._now_ns() - int(KEPT_SECONDS * 1e9)
         while self._notices and (self._notices[0].at_ns or 0) < oldest_ns:
             self._notices.popleft()
         return HostSample(
@@ -89,7 +87,7 @@ class HostSensor:
         lines = [*self._before, text]
         self._before.append(text)
         at_ns = self._now_ns() if seconds is None else int(seconds * 1e9)
-        if at_ns < self._now_ns() - int(_KEPT_SECONDS * 1e9):
+        if at_ns < self._now_ns() - int(KEPT_SECONDS * 1e9):
             return
         for event in parse("\n".join(lines).encode()).events:
             if event.line == len(lines):
@@ -142,7 +140,7 @@ class Ports:
         now_ns = self._now_ns()
         seconds = self._aside.silent_seconds
         if seconds is not None:
-            if seconds > _LATE_SECONDS:
+            if seconds > LATE_SECONDS:
                 missing["network ports"] = f"sysfs has not answered for {seconds:.0f} s: a network card may be sick"
         elif now_ns >= self._due_ns:
             self._due_ns = now_ns + int(_PORTS_SECONDS * 1e9)

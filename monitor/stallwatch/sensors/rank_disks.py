@@ -14,9 +14,9 @@ from functools import partial
 from stallwatch.formats.outside_text import path_bytes, path_of
 from stallwatch.model.snapshot import DiskSample
 from stallwatch.node.aside import OneCallAtATime
+from stallwatch.sensors.sensor import LATE_SECONDS
 
 LOOK_SECONDS = 10.0
-_LATE_SECONDS = 30.0
 _MOST_FILES = 512  # of one rank: with its loaders' shared memory it has thousands open
 _MOST_DISKS = 8
 _MOST_THREADS = 64  # one a user
@@ -57,7 +57,7 @@ class RankDisks:
     def problem(self) -> str:
         """A sentence when a look has not come back; "" otherwise."""
         seconds = max((one.silent_seconds or 0.0 for one in self._under_way.values()), default=0.0)
-        return f"a file system of a rank has not answered for {seconds:.0f} s" if seconds > _LATE_SECONDS else ""
+        return f"a file system of a rank has not answered for {seconds:.0f} s" if seconds > LATE_SECONDS else ""
 
     def _look(self, ranks: tuple[_Identity, ...]) -> None:
         for identity in ranks:

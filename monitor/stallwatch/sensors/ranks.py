@@ -9,6 +9,7 @@ import msgspec
 
 from stallwatch.encoding import msgpack_of
 from stallwatch.formats.outside_text import name_of
+from stallwatch.model.process import ENDED
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, JobKey, PartStatus, ProcessEnd, ProcessSample, RankSample, RanksLook
 from stallwatch.node.known_ranks import KnownRanks
@@ -197,7 +198,7 @@ class RanksSensor:
                 left = self._children_left.setdefault(rank.uid, _MOST_CHILDREN_OF_USER)
                 process = Known(rank.watch.sample(_training_tid(rank), left), self._now_ns())
                 self._children_left[rank.uid] = left - len(process.value.children)
-                if rank.pidfd is None and process.value.state in "ZX":
+                if rank.pidfd is None and process.value.state in ENDED:
                     rank.ended(now_ns)
             except ProcessLookupError:
                 # The pidfd may not have been polled yet: it tells the time, this only that it is over.

@@ -5,6 +5,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 Value = TypeVar("Value", covariant=True)
+LATE_SECONDS = 30.0  # a source that has not answered for so long is said: it may hang
+KEPT_SECONDS = 600.0  # what happened is told for so long: an incident that begins later has other causes
 
 
 class Sensor(Protocol[Value]):

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
 from stallwatch.hook.secrets import scrubbed_argv
-from stallwatch.node.procfs import ProcessDirectory
+from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory
 from stallwatch.sensors.environ import parse_environment
 from stallwatch.sensors.hookless import FoundRank, HooklessSearch
+from stallwatch.sensors.sensor import LATE_SECONDS
 
 _COMMAND_CHARACTERS = 300
-_ENVIRONMENT_LIMIT_BYTES = 1 << 20
-_LATE_SECONDS = 30.0
 _MOST_LEFT_BEHIND = 16
 
 
@@ -68,7 +67,7 @@ class SlowReads:
         held = ", ".join(map(str, sorted(self._holding)[:3])) + (", …" if len(self._holding) > 3 else "")
         sentence = f"the memory of process {held} cannot be read, which is left out" if held else ""
         seconds = self._busy_seconds()
-        if seconds < _LATE_SECONDS:
+        if seconds < LATE_SECONDS:
             return sentence
         return f"a process' memory cannot be read for {seconds:.0f} s: no command lines, no ranks without a hook"
 
@@ -79,7 +78,7 @@ class SlowReads:
     def _leave_behind(self) -> None:
         self._holding -= {pid for pid in self._holding if not os.path.exists(f"{self._proc}/{pid}")}
         held = self._reading or self._search.reading
-        if self._busy_seconds() >= _LATE_SECONDS and held and len(self._holding) < _MOST_LEFT_BEHIND:
+        if self._busy_seconds() >= LATE_SECONDS and held and len(self._holding) < _MOST_LEFT_BEHIND:
             self._holding.add(held)
             self._start()
 
@@ -123,7 +122,7 @@ def read_facts(pid: int, start_ticks: int, proc: str = "/proc") -> SlowFacts:
             if directory.stat().start_ticks == start_ticks:
                 argv = [name_of(word) for word in directory.read("cmdline").split(b"\0") if word]
                 command = " ".join(scrubbed_argv(argv))[:_COMMAND_CHARACTERS]
-                environment = parse_environment(directory.read("environ", _ENVIRONMENT_LIMIT_BYTES))
+                environment = parse_environment(directory.read("environ", ENVIRONMENT_LIMIT_BYTES))
     except (OSError, ValueError):
         pass  # it ended, or is another user's
     return SlowFacts(command, environment)

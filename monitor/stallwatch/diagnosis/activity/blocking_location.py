@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
 from stallwatch.diagnosis.frames.meaning import FrameMeaning, Role, collective_name, meaning, trade_word
 from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.process import STOPPED
 from stallwatch.model.verdict import Where
 
 # What a thread waits for by the kernel's word: the symbol in /proc/<pid>/wchan names the function it sleeps in.
@@ -63,7 +64,7 @@ def is_frozen(wchans: Iterable[str | None]) -> bool:
 
 def kernel_wait(wchan: str | None, state: str | None) -> KernelWait | None:
     """Name the kind of wait, or None when the thread runs, or sleeps in something that says nothing."""
-    if state in ("T", "t"):
+    if state in STOPPED:
         return "stopped"
     if not wchan or wchan == "0":
         return None

@@ -65,6 +65,7 @@ from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
+from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.verdict import Fact, Frame
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.progress.progress import Progress, compare
@@ -85,7 +86,7 @@ def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLoc
         alive = last.pulse_count != first.pulse_count
         still = not alive and at_ns is not None and pulse_stands(last.pulse_ns, at_ns, last.dump_started_ns)
     state = now.kernel.state
-    if state in ("T", "t"):
+    if state in STOPPED:
         return now.standing, ()  # a process that is stopped gives nothing back: the stop is the story
     owner = now.thread if now.thread and now.thread.owns_gil else None
     asleep = owner is not None and not owner.active
@@ -156,7 +157,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
             child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
         ),
         process=ProcessState(
-            stopped=frozen or bool(process and process.state in ("T", "t")),
+            stopped=frozen or bool(process and process.state in STOPPED),
             frozen=frozen,
             replaced=other_program(now.look) is not None,
             tracer_pid=process.tracer_pid or None if process else None,
@@ -319,7 +320,7 @@ def _exit_code(rank: RankEvidence) -> int | None:
 
 
 def _is_gone(process: ProcessLook | None, seen: tuple[RankLook, ...]) -> bool:
-    if process and (process.state in ("Z", "X") or process.exit_code is not None or process.exit_signal is not None):
+    if process and (process.state in ENDED or process.exit_code is not None or process.exit_signal is not None):
         return True
     # The hook's last word comes before Python's own end, which may hang: a live process counts more.
     return not process and any(look.heartbeat.ended for look in seen if look.heartbeat)

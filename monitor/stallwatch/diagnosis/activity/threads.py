@@ -15,6 +15,7 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
+from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.snapshot import Heartbeat
 
 # The looks at one rank put side by side: its own stacks, its children's, its process and its heartbeat.
@@ -96,7 +97,7 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
     state, wchan = (found.state, found.wchan) if found else (None, None)
     if main:
         state, wchan = state or process.state, wchan or process.wchan
-    if process.state in ("T", "t", "Z", "X"):
+    if process.state in STOPPED | ENDED:
         state = process.state
     if found is None:
         return ThreadLook(state, wchan, None)

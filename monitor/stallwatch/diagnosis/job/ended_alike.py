@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
+from stallwatch.model.process import SHELL_SIGNAL
 
 if TYPE_CHECKING:
     from stallwatch.diagnosis.job.case import Case
@@ -21,15 +22,14 @@ CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 _TOGETHER_NS = 1_000_000_000
 _SHORTLY_BEFORE_SECONDS = 60.0
 _OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
-_SHELL_SIGNAL = 128  # a shell in between says 128 + signal
 
 
 def signal_of(end: ProcessLook) -> int | None:
     """Return the signal that ended a process, also where a shell in between tells it by an exit code."""
     if end.exit_signal is not None:
         return end.exit_signal
-    shell = end.exit_code is not None and end.exit_code > _SHELL_SIGNAL
-    return end.exit_code - _SHELL_SIGNAL if shell and end.exit_code is not None else None
+    shell = end.exit_code is not None and end.exit_code > SHELL_SIGNAL
+    return end.exit_code - SHELL_SIGNAL if shell and end.exit_code is not None else None
 
 
 def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
+from stallwatch.diagnosis.logs.consequence import SENT
 
 if TYPE_CHECKING:
     from stallwatch.diagnosis.job.case import Case
@@ -119,7 +120,6 @@ def _loops(case: Case, rank: int) -> list[_Loop] | None:
 # Ranks that ended because others were waited for at the start of the job: by their time-out, or by their launcher.
 
 _TIMED_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
-_CLEARED_BY = (9, 15)  # SIGKILL, SIGTERM: a launcher's
 _LATER_NS = 30_000_000  # between two ends of which one may be the other's cause
 
 
@@ -138,7 +138,7 @@ def ended_in_vain(case: Case) -> frozenset[int]:
 def _stood_elsewhere(case: Case, rank: int) -> bool:
     """Last seen outside of communication; if it is gone, others ended it."""
     activity = case.activity(rank)
-    by_itself = activity.end.gone and activity.end.exit_signal not in _CLEARED_BY
+    by_itself = activity.end.gone and activity.end.exit_signal not in SENT
     return activity.known and activity.call.in_collective is False and not by_itself
 
 
@@ -163,7 +163,7 @@ def cleared_away(case: Case) -> frozenset[int]:
     return frozenset(
         rank
         for rank, (at_ns, signal) in ends.items()
-        if signal in _CLEARED_BY
+        if signal in SENT
         and not case.activity(rank).end.out_of_memory
         and at_ns > first.get(case.activity(rank).host, at_ns) + _LATER_NS
     )

@@ -169,6 +169,8 @@ _LINK_NEWS: Final = re.compile(
 _PAGES_FOR: Final = re.compile(r"(?P<who>[\w./:@+-]+): page allocation failure")
 _OF_A_JOB: Final = re.compile(r"python|^pt_|torch|train|nccl|cuda|^ray|deepspeed|accelerate", re.IGNORECASE)
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
+ENDS: Final = ("launcher_failure", "process_failed")  # kinds of lines that tell of a process' end
+SENT: Final = (_SIGKILL, _SIGTERM)  # signals that somebody sends: a launcher, a person, the kernel
 
 
 class LineMeaning(NamedTuple):
@@ -196,9 +198,9 @@ def _meaning(event: LogEvent, kind: str) -> LineMeaning:
         return LineMeaning(kind, _xid_follows(event))
     if kind == "memory_allocation" and (match := _PAGES_FOR.search(event.text)) and not _OF_A_JOB.search(match["who"]):
         return LineMeaning("node_memory", own)
-    if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGTERM and not event.first:
+    if kind in ENDS and event.exit_signal == _SIGTERM and not event.first:
         return LineMeaning(kind, _ENDED)
-    if kind in ("launcher_failure", "process_failed") and event.exit_signal == _SIGABRT and not event.first:
+    if kind in ENDS and event.exit_signal == _SIGABRT and not event.first:
         return LineMeaning(kind, "it ended itself, as a watchdog does")
     return LineMeaning(kind, own)
 
@@ -336,8 +338,6 @@ def _text(event: LogEvent) -> str:
 
 # Whom a launcher ended, by its own word or by what it lists.
 
-_ENDS: Final = ("launcher_failure", "process_failed")
-
 
 def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """Whom a launcher said that it would end did not end by itself."""
@@ -348,13 +348,13 @@ def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
         event = one.event
         if one.kind in ("killing", "cancelled"):
             killing[event.source] = min(event.line, killing.get(event.source, event.line))
-        elif one.kind == "process_failed" and event.exit_signal not in (_SIGKILL, _SIGTERM):
+        elif one.kind == "process_failed" and event.exit_signal not in SENT:
             failed[event.source] = min(event.line, failed.get(event.source, event.line))
     listed = [one.event for one in told if "RUNNING AT" in one.event.text]
     out = []
     for one in told:
         event = one.event
-        if one.kind in _ENDS and not one.consequence and event.exit_signal in (_SIGKILL, _SIGTERM):
+        if one.kind in ENDS and not one.consequence and event.exit_signal in SENT:
             before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
             if (event.source, event.pid) in ended or before < event.line:
                 one = one._replace(consequence="the launcher ended it")
@@ -367,7 +367,7 @@ def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
 def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
     """Hydra kills whoever is left, and lists them all by rank: the one that ended otherwise had ended by itself; of
     several killed ones, or where a line is lost, nothing tells which."""
-    if event.exit_code is not None or event.exit_signal not in (None, _SIGKILL, _SIGTERM):
+    if event.exit_code is not None or event.exit_signal not in (None, *SENT):
         return False
     others = [other for other in listed if other.source == event.source and other.line != event.line]
     return any(other.exit_code is not None or other.exit_signal != _SIGTERM for other in others)

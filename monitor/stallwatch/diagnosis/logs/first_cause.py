@@ -7,6 +7,7 @@ from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
+    ENDS,
     NOT_WHICH,
     RANK_WENT_ON,
     TRIED_AGAIN,
@@ -19,6 +20,7 @@ from stallwatch.diagnosis.logs.consequence import (
     was_tried_again,
 )
 from stallwatch.diagnosis.logs.joined_events import merged
+from stallwatch.formats.log_progress import OF_MEETING
 from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import LogEvent
 
@@ -47,11 +49,7 @@ _NOT_TOLD: Final = frozenset(
     ("group_status", "nccl_init_started", "nccl_init_complete", "init_waiting", "failed_stack", "terminated", "killing",
      "clean_end", "restarting", "trying_again", "error_like", "last_line")
 )  # fmt: skip
-_ENDS: Final = ("launcher_failure", "process_failed")
-# The ranks did not meet; and what only ranks tell that have met.
-_OF_MEETING: Final = frozenset(
-    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
-)  # fmt: skip
+# What only ranks tell that have met.
 _MET: Final = frozenset(
     ("collective_timeout", "gloo_timeout", "collective_mismatch", "size_mismatch", "barrier_absent",
      "desync_absent", "group_status", "watchdog_end", "heartbeat_stuck")
@@ -93,9 +91,7 @@ def only_warned(told: Sequence[LoggedFailure]) -> bool:
         bool(told)
         and was_tried_again(told[0].event, told[0].kind)
         and not any(
-            one.kind in _OF_MEETING
-            and one.consequence not in ENDED_NOTHING
-            and not was_tried_again(one.event, one.kind)
+            one.kind in OF_MEETING and one.consequence not in ENDED_NOTHING and not was_tried_again(one.event, one.kind)
             for one in told
         )
     )
@@ -113,7 +109,7 @@ def alike(told: Sequence[LoggedFailure]) -> tuple[LoggedFailure, ...]:
 def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
     if one.kind != other.kind or one.rank is None or one.rank == other.rank:
         return False
-    if one.kind in _ENDS:
+    if one.kind in ENDS:
         ends = [(end.event.exit_code, end.event.exit_signal) for end in (one, other)]
         return ends[0] == ends[1] and (one.event.first or not other.event.first)
     return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
@@ -151,11 +147,11 @@ def _retries(told: list[LoggedFailure], events: Sequence[LogEvent]) -> list[Logg
     """Ranks that did not meet, and met at a later try: no cause. Of several warnings of one kind and one that was
     fatal, that one is the cause."""
     fatal = {one.kind for one in told if not one.consequence and not was_tried_again(one.event, one.kind)}
-    others = any(kind in _OF_A_RANK - _OF_MEETING for kind in fatal)
+    others = any(kind in _OF_A_RANK - OF_MEETING for kind in fatal)
     out = []
     for one in told:
         again = not one.consequence and was_tried_again(one.event, one.kind)
-        if one.kind in _OF_MEETING and not one.consequence and _met_later(one, told, events):
+        if one.kind in OF_MEETING and not one.consequence and _met_later(one, told, events):
             one = one._replace(consequence=TRIED_AGAIN)
         elif again and one.kind in fatal:
             one = one._replace(consequence=TRIED_BEFORE)
@@ -172,7 +168,7 @@ def _met_later(one: LoggedFailure, told: Sequence[LoggedFailure], events: Sequen
     if one.rank is not None and any(other.event.first and other.rank == one.rank for other in told):
         return False
     later = [other for other in told if _is_before(one.event, other.event)]
-    failures = [other for other in later if other.kind in _OF_A_RANK - _OF_MEETING and not other.consequence]
+    failures = [other for other in later if other.kind in _OF_A_RANK - OF_MEETING and not other.consequence]
     if any(other.kind in _MET for other in later) or any(o.rank is not None and o.event.exception for o in failures):
         return True
     after = [event for event in events if _is_before(one.event, event)]
@@ -214,11 +210,11 @@ def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
     killed: set[int] = set()
     for one in told:
         event = one.event
-        if one.kind in _ENDS and not one.consequence and event.exit_code and event.rank is not None:
+        if one.kind in ENDS and not one.consequence and event.exit_code and event.rank is not None:
             left.setdefault(event.source, set()).add(event.rank)
-        elif one.kind in _ENDS and event.exit_signal == _SIGKILL and not one.consequence:
+        elif one.kind in ENDS and event.exit_signal == _SIGKILL and not one.consequence:
             killed.update((event.rank,) if event.rank is not None else event.ranks)
-        elif one.kind in _ENDS and event.exit_signal in _CRASHES and event.rank is not None:
+        elif one.kind in ENDS and event.exit_signal in _CRASHES and event.rank is not None:
             crashed.setdefault(event.source, {})[event.rank] = event.local_rank
         elif one.kind == "native_crash" and not one.consequence and one.rank is None:
             crashes.setdefault(event.source, []).append(one)
@@ -252,7 +248,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
     raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
     waited = [one for one in told if one.kind in (*_TIMEOUTS, "init_timeout")]
-    ends = [one for one in told if one.kind in (*_ENDS, "actor_died")]
+    ends = [one for one in told if one.kind in (*ENDS, "actor_died")]
 
     def is_of(other: LoggedFailure, end: LoggedFailure) -> bool:
         if other.rank is not None and end.rank is not None:
@@ -304,13 +300,13 @@ def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
     own = [one for one in told if not one.consequence and one.event.at_seconds is not None]
     late_roots = _late_roots(told)
     first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
-    failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in _ENDS]
+    failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in ENDS]
     first_failure = _earliest(failures)
     out = []
     for one in told:
         why = "it came after another failure" if one in late_roots else ""
         if not one.consequence and one.event.at_seconds is not None:
-            late = one.kind in _OF_A_RANK or one.kind in _ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
+            late = one.kind in _OF_A_RANK or one.kind in ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
             if late and first_timeout is not None and _is_later(one.event, first_timeout.event):
                 why = "it came after ranks had waited in vain"
             elif one in failures and first_failure is not None and _is_later(one.event, first_failure.event):
@@ -365,7 +361,7 @@ def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, in
     strength = _PLACE.get(one.kind, len(CAUSES))
     event = one.event
     # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
-    if one.kind in _ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
+    if one.kind in ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
         strength = _PLACE["collective_mismatch"]
     # torchrun names the first failure that it saw: an exception of that rank is the cause.
     first = [other for other in causes if other.event.first]

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure, means_nothing
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, SENT, LoggedFailure, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
@@ -255,9 +255,6 @@ def _may_be_on(host: str, event: LogEvent) -> bool:
     return len({name if name[:1].isdigit() else name.partition(".")[0] for name in names}) == 1
 
 
-_SENT = (9, 15)  # SIGKILL, SIGTERM: signals that somebody sends
-
-
 class LogReading:
     """Read-only. `told` is what the last attempt's logs tell, the first cause first; `earlier` the same of attempts
     before it, oldest first; `events` all events of the last attempt, in the order of files and lines."""
@@ -320,7 +317,7 @@ class LogReading:
         ]
         ends = {(one.event.exit_signal, one.event.at) for one in told}
         ranks = sorted(rank for one in told for rank in ((one.rank,) if one.rank is not None else one.event.ranks))
-        by_signal = len(ends) == 1 and next(iter(ends))[0] in _SENT
+        by_signal = len(ends) == 1 and next(iter(ends))[0] in SENT
         whole = len(ranks) > 1 and ranks == list(range(len(ranks)))
         only_ends = all(
             one.kind in ("launcher_failure", "process_failed") and "RUNNING AT" not in one.event.text for one in told

@@ -55,7 +55,7 @@ def _goes_round(operations: Sequence[Operation]) -> bool:
 
 _CLOSING = "coalesced"
 _RESET_DISTANCE = 4  # numbers of one group may swap by a few when two threads record; a restart begins at 0 or 1
-_LEAP = 1 << 20
+LEAP = 1 << 20  # numbers of one group that no ring spans
 
 
 class RecordedCall(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ def _by_group(operations: Iterable[Operation]) -> dict[int, list[Operation]]:
             groups.pop(life[identity], None)
             life[identity] = operation.pg_id
         entries = groups.setdefault(operation.pg_id, [])
-        if entries and operation.collective_seq_id - entries[-1].collective_seq_id > _LEAP:
+        if entries and operation.collective_seq_id - entries[-1].collective_seq_id > LEAP:
             continue  # no dump of torch's counts so: a spoiled number, for which a hole of gigabytes would be kept
         if entries and _starts_again(entries[-1], operation):
             entries.clear()

@@ -11,10 +11,12 @@ from typing import Any
 from stallwatch.doctor.process_table import ancestors, environment_of, pids, process_state, read, uid_of
 from stallwatch.doctor.surroundings import NamedEnvironment, RankFacts
 from stallwatch.hook.secrets import HIDDEN, is_secret, scrubbed_argv, scrubbed_value
+from stallwatch.model.process import ENDED
 from stallwatch.node import untrusted
 from stallwatch.sensors.environ import rank_names
 from stallwatch.sensors.hookless import is_launcher
 
+_GONE = ENDED | {""}
 # Variables that checks ask about; nothing else of another process' environment is any business of ours.
 _PREFIXES = (
     "NCCL_", "TORCH_", "TORCHELASTIC_", "GLOO_", "TP_SOCKET_", "CUDA_", "PYTORCH_", "ACCELERATE_", "DS_", "DEEPSPEED_",
@@ -94,7 +96,7 @@ def _from_facts(proc: Path, rank: int, pid: int, said: dict[str, Any]) -> RankFa
         argv=tuple(str(one) for one in said.get("argv") or ()),
         working_directory=str(said.get("working_directory") or ""),
         executable=str(said.get("executable") or ""),
-        alive=process_state(proc, pid) not in ("", "Z", "X"),
+        alive=process_state(proc, pid) not in _GONE,
         uid=uid_of(proc, pid),
         network=_link(proc / str(pid) / "ns" / "net"),
     )
@@ -103,7 +105,7 @@ def _from_facts(proc: Path, rank: int, pid: int, said: dict[str, Any]) -> RankFa
 def _by_environment(proc: Path, pid: int) -> RankFacts | None:
     values = environment_of(proc, pid)
     names = rank_names(values)
-    if names is None or process_state(proc, pid) in ("", "Z", "X") or not _computes(proc, pid):
+    if names is None or process_state(proc, pid) in _GONE or not _computes(proc, pid):
         return None
     argv = [part.decode("utf-8", "replace") for part in (read(proc / str(pid) / "cmdline") or b"").split(b"\0") if part]
     if is_launcher(argv):
