@@ -47,6 +47,10 @@ def test_a_step_does_not_repeat_the_place_that_the_sentence_names(
     assert first_step(cause, SAID, **fields) == told.replace(place, "")
 
 
+def test_a_sentence_that_ends_with_the_place_takes_no_full_stop_from_a_step() -> None:
+    assert first_step("p2p_unmatched", "Ranks 0-1 wait; rank 2 is at a.py:4 in f.").endswith("with its receive.")
+
+
 def test_what_follows_the_place_stays() -> None:
     assert "`; it waits at a.py:4 in f: look for the thread" in first_step("not_entered", "Rank 2 hangs.")
     assert "`; look for the thread" in first_step("not_entered", SAID)
