@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from stallwatch.model.evidence import LogTail
+from stallwatch.model.evidence import PROCESS_ENDS, LogTail
 
 _NUMBER: Final = re.compile(r"\d{1,6}")
 _FEWEST: Final = 2  # logs whose own lines agree with their number
 # What launchers and schedulers say in anybody's log of others.
-_OF_OTHERS: Final = frozenset(("launcher_failure", "process_failed", "memory_killed", "dump_signal", "barrier_absent"))
+_OF_OTHERS: Final = frozenset((*PROCESS_ENDS, "memory_killed", "dump_signal", "barrier_absent"))
 
 
 def ranks_of_logs(logs: Mapping[str, LogTail]) -> dict[str, int]:

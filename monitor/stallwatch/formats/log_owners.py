@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stallwatch.formats.log_prefix import Line
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
 # Where an agent of torchrun stands between srun or mpirun and the ranks, a task is a node.
 _AGENTS = (
@@ -102,7 +102,7 @@ class LineOwners:
             return event
         if event.local_rank is not None and (rank := self._by_local(event)) is not None:
             return replace(event, rank=rank)
-        if event.kind in ("launcher_failure", "process_failed"):
+        if event.kind in PROCESS_ENDS:
             return event
         of_writer = self._of_writer.get(writer) if writer not in self._of_agents else None
         for ranks in (of_writer, self._of_process(event)):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stallwatch.formats.log_prefix import Line, decoloured
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
 _STEP: Final = re.compile(
@@ -27,7 +27,7 @@ _LAST_WORD: Final = re.compile(
 _FULL_BAR: Final = re.compile(r"^\s*100%\|[^|]*\| (\d{1,12})/\1 \[[\d:]+<0?0:00")
 # torch's and NCCL's words at any process' end, and a launcher's on one of many: no end of the work.
 _NOT_OF_WORK: Final = ("estroy", "exits successfully")
-_FAILED: Final = frozenset(("launcher_failure", "process_failed", "terminated", "killing", "cancelled"))
+_FAILED: Final = frozenset((*PROCESS_ENDS, "terminated", "killing", "cancelled"))
 
 
 def is_of_a_log(text: str) -> bool:

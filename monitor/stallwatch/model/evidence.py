@@ -207,6 +207,10 @@ class SideOfMismatch(msgspec.Struct, frozen=True):
     dtype: str = ""
 
 
+# Kinds of lines by which a launcher tells that a process has ended.
+PROCESS_ENDS = ("launcher_failure", "process_failed")
+
+
 class LogEvent(msgspec.Struct, frozen=True):
     """A line (or block) of a training or launcher log that means something; fields that its kind has not are None.
 

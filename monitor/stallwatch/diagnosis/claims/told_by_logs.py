@@ -8,19 +8,19 @@ from typing import NamedTuple
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.blame import operation_name
-from stallwatch.diagnosis.logs.consequence import ENDS, LoggedFailure, passes_on
+from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
 from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.remedies import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.formats.rank_ranges import rank_ranges
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
 _MOST_FACTS = 6
-_GONE = (*ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash")
+_GONE = (*PROCESS_ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash")
 _RAISED = (
     "exception", "native_exception", "out_of_memory", "memory_allocation", "shared_memory", "dataloader_killed",
     "open_files",
@@ -34,7 +34,7 @@ def ended(analysis: Analysis) -> Saying:
     told = [] if analysis.case.logs.ended_together else _first_of(analysis, _GONE)
     if any(activity.end.gone for activity in analysis.case.activities.values()):
         return None
-    ended_too = {one.rank for one in analysis.case.logs.told if one.kind in ENDS and one.rank is not None}
+    ended_too = {one.rank for one in analysis.case.logs.told if one.kind in PROCESS_ENDS and one.rank is not None}
     raised = _first_of(analysis, _RAISED)
     if not told and raised and all(one.rank in ended_too for one in raised if one.rank is not None):
         told = raised if any(one.rank is not None for one in raised) else []
@@ -69,7 +69,7 @@ def over(analysis: Analysis) -> Saying:
         return Claim("job_ended", (), "likely", (Fact(said, "logs"),))
     first = logs.first
     ended_by_others = [one for one in logs.told if one.kind == "cancelled"]
-    if first is None and ended_by_others and all(one.kind in ("cancelled", *ENDS) for one in logs.told):
+    if first is None and ended_by_others and all(one.kind in ("cancelled", *PROCESS_ENDS) for one in logs.told):
         first = ended_by_others[0]  # and whoever else ended was ended by that
     if first is not None and first.kind in ("cancelled", "interrupted"):
         fact = Fact(f"{headline(first)}", first.place)
@@ -202,7 +202,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
     confidence: Confidence = "likely" if culprits else "possible"
     words = words_in(first, analysis.case.logs.events)
     facts = [Fact(headline(one), one.source) for one in told[:_MOST_FACTS]]
-    ends = {one.rank: one for one in analysis.case.logs.told if one.kind in ENDS and one.rank in culprits}
+    ends = {one.rank: one for one in analysis.case.logs.told if one.kind in PROCESS_ENDS and one.rank in culprits}
     facts += [Fact(headline(one), one.source) for one in ends.values() if one not in told][:2]
     operation, seq = _waited_in(analysis)
     others = sorted(
@@ -211,7 +211,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
     if others:
         facts.append(Fact(f"what {named(others)} told is a consequence", "logs"))
     # Of whom the launcher alone tells that he was ended, nothing tells that he waited.
-    spoke = {one.rank for one in analysis.case.logs.told if one.kind not in ENDS}
+    spoke = {one.rank for one in analysis.case.logs.told if one.kind not in PROCESS_ENDS}
     return Claim(
         cause=cause,
         culprits=culprits,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from stallwatch.formats.log_mismatch import refusal_of
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
 # One event of a log with what it is taken as.
 
@@ -169,7 +169,6 @@ _LINK_NEWS: Final = re.compile(
 _PAGES_FOR: Final = re.compile(r"(?P<who>[\w./:@+-]+): page allocation failure")
 _OF_A_JOB: Final = re.compile(r"python|^pt_|torch|train|nccl|cuda|^ray|deepspeed|accelerate", re.IGNORECASE)
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
-ENDS: Final = ("launcher_failure", "process_failed")  # kinds of lines that tell of a process' end
 SENT: Final = (_SIGKILL, _SIGTERM)  # signals that somebody sends: a launcher, a person, the kernel
 
 
@@ -198,9 +197,9 @@ def _meaning(event: LogEvent, kind: str) -> LineMeaning:
         return LineMeaning(kind, _xid_follows(event))
     if kind == "memory_allocation" and (match := _PAGES_FOR.search(event.text)) and not _OF_A_JOB.search(match["who"]):
         return LineMeaning("node_memory", own)
-    if kind in ENDS and event.exit_signal == _SIGTERM and not event.first:
+    if kind in PROCESS_ENDS and event.exit_signal == _SIGTERM and not event.first:
         return LineMeaning(kind, _ENDED)
-    if kind in ENDS and event.exit_signal == _SIGABRT and not event.first:
+    if kind in PROCESS_ENDS and event.exit_signal == _SIGABRT and not event.first:
         return LineMeaning(kind, "it ended itself, as a watchdog does")
     return LineMeaning(kind, own)
 
@@ -354,7 +353,7 @@ def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
     out = []
     for one in told:
         event = one.event
-        if one.kind in ENDS and not one.consequence and event.exit_signal in SENT:
+        if one.kind in PROCESS_ENDS and not one.consequence and event.exit_signal in SENT:
             before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
             if (event.source, event.pid) in ended or before < event.line:
                 one = one._replace(consequence="the launcher ended it")

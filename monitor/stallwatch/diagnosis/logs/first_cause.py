@@ -7,7 +7,6 @@ from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
-    ENDS,
     NOT_WHICH,
     RANK_WENT_ON,
     TRIED_AGAIN,
@@ -22,7 +21,7 @@ from stallwatch.diagnosis.logs.consequence import (
 from stallwatch.diagnosis.logs.joined_events import merged
 from stallwatch.formats.log_progress import OF_MEETING
 from stallwatch.formats.log_time import moment
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
 # What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
 CAUSES: Final[tuple[tuple[str, ...], ...]] = (
@@ -34,7 +33,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("exception", "not_started", "native_exception"),
     ("cancelled",),
     ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error", "node_memory"),
-    ("launcher_failure", "process_failed"),
+    PROCESS_ENDS,
     ("actor_died",),
     ("nccl_async_event", "nccl_completion_error", "nccl_connect"),
     ("gloo_connect", "init_timeout", "store_unreachable"),
@@ -109,7 +108,7 @@ def alike(told: Sequence[LoggedFailure]) -> tuple[LoggedFailure, ...]:
 def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
     if one.kind != other.kind or one.rank is None or one.rank == other.rank:
         return False
-    if one.kind in ENDS:
+    if one.kind in PROCESS_ENDS:
         ends = [(end.event.exit_code, end.event.exit_signal) for end in (one, other)]
         return ends[0] == ends[1] and (one.event.first or not other.event.first)
     return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
@@ -210,11 +209,11 @@ def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
     killed: set[int] = set()
     for one in told:
         event = one.event
-        if one.kind in ENDS and not one.consequence and event.exit_code and event.rank is not None:
+        if one.kind in PROCESS_ENDS and not one.consequence and event.exit_code and event.rank is not None:
             left.setdefault(event.source, set()).add(event.rank)
-        elif one.kind in ENDS and event.exit_signal == _SIGKILL and not one.consequence:
+        elif one.kind in PROCESS_ENDS and event.exit_signal == _SIGKILL and not one.consequence:
             killed.update((event.rank,) if event.rank is not None else event.ranks)
-        elif one.kind in ENDS and event.exit_signal in _CRASHES and event.rank is not None:
+        elif one.kind in PROCESS_ENDS and event.exit_signal in _CRASHES and event.rank is not None:
             crashed.setdefault(event.source, {})[event.rank] = event.local_rank
         elif one.kind == "native_crash" and not one.consequence and one.rank is None:
             crashes.setdefault(event.source, []).append(one)
@@ -248,7 +247,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
     raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
     waited = [one for one in told if one.kind in (*_TIMEOUTS, "init_timeout")]
-    ends = [one for one in told if one.kind in (*ENDS, "actor_died")]
+    ends = [one for one in told if one.kind in (*PROCESS_ENDS, "actor_died")]
 
     def is_of(other: LoggedFailure, end: LoggedFailure) -> bool:
         if other.rank is not None and end.rank is not None:
@@ -300,13 +299,13 @@ def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
     own = [one for one in told if not one.consequence and one.event.at_seconds is not None]
     late_roots = _late_roots(told)
     first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
-    failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in ENDS]
+    failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in PROCESS_ENDS]
     first_failure = _earliest(failures)
     out = []
     for one in told:
         why = "it came after another failure" if one in late_roots else ""
         if not one.consequence and one.event.at_seconds is not None:
-            late = one.kind in _OF_A_RANK or one.kind in ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
+            late = one.kind in _OF_A_RANK or one.kind in PROCESS_ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
             if late and first_timeout is not None and _is_later(one.event, first_timeout.event):
                 why = "it came after ranks had waited in vain"
             elif one in failures and first_failure is not None and _is_later(one.event, first_failure.event):
@@ -361,7 +360,7 @@ def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, in
     strength = _PLACE.get(one.kind, len(CAUSES))
     event = one.event
     # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
-    if one.kind in ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
+    if one.kind in PROCESS_ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
         strength = _PLACE["collective_mismatch"]
     # torchrun names the first failure that it saw: an exception of that rank is the cause.
     first = [other for other in causes if other.event.first]

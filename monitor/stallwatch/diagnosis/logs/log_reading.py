@@ -14,7 +14,7 @@ from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, SENT, LoggedFai
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
-from stallwatch.model.evidence import SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.evidence import PROCESS_ENDS, SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.kernel import KernelEvent
 
 # Attempts of one run: launchers start all ranks again, and what ended an earlier attempt did not end the run.
@@ -149,11 +149,7 @@ def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent], nodes: in
     shared = {rank.rank for rank in ranks if shares_its_log(rank)}
     for rank in ranks:
         for event in rank.log_events:
-            if (
-                event.rank is None
-                and rank.rank not in shared
-                and event.kind not in ("launcher_failure", "process_failed")
-            ):
+            if event.rank is None and rank.rank not in shared and event.kind not in PROCESS_ENDS:
                 event = msgspec.structs.replace(event, rank=rank.rank)
             source = "the ranks' log" if rank.rank in shared else event.source or f"rank {rank.rank}"
             found.setdefault((source, event.line, event.kind, event.text), event)
@@ -319,9 +315,7 @@ class LogReading:
         ranks = sorted(rank for one in told for rank in ((one.rank,) if one.rank is not None else one.event.ranks))
         by_signal = len(ends) == 1 and next(iter(ends))[0] in SENT
         whole = len(ranks) > 1 and ranks == list(range(len(ranks)))
-        only_ends = all(
-            one.kind in ("launcher_failure", "process_failed") and "RUNNING AT" not in one.event.text for one in told
-        )
+        only_ends = all(one.kind in PROCESS_ENDS and "RUNNING AT" not in one.event.text for one in told)
         return tuple(ranks) if by_signal and whole and only_ends else ()
 
     @property
@@ -363,7 +357,7 @@ def _is_anothers_kill(event: LogEvent, ranks: Sequence[RankEvidence], events: Se
 
 
 # A log outlives a process: after a launcher's restart, one file holds the former lives of the job, too.
-_DEATHS = frozenset({"launcher_failure", "process_failed", "terminated"})
+_DEATHS = frozenset({*PROCESS_ENDS, "terminated"})
 
 
 def of_this_life(ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...]:

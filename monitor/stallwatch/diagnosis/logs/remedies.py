@@ -17,7 +17,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
     memory_words,
 )
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
 
 # The store of torch before 1.9, that is before torchrun, says no more; later ones name the port.
@@ -275,7 +275,7 @@ _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 def words_for(told: LoggedFailure) -> Words:
     """Meaning and remedy; a signal says more than "it ended first"."""
     signal = told.event.exit_signal
-    if told.kind in ("launcher_failure", "process_failed") and signal == 9:
+    if told.kind in PROCESS_ENDS and signal == 9:
         return Words(
             "SIGKILL comes from outside: the kernel's out-of-memory killer, a cgroup's limit, or somebody's kill. A "
             'bare "Killed" '
@@ -283,14 +283,14 @@ def words_for(told: LoggedFailure) -> Words:
             "dmesg -T | grep -i 'killed process'; cat /sys/fs/cgroup/memory.events; scheduler's log; then less memory "
             "or a higher limit",
         )
-    if told.kind in ("launcher_failure", "process_failed") and signal in (7, 11):
+    if told.kind in PROCESS_ENDS and signal in (7, 11):
         return Words(
             "The process crashed in native code (SIGBUS is a full /dev/shm more often than not)."
             if signal == 7
             else "The process crashed in native code.",
             "df -h /dev/shm" if signal == 7 else "PYTHONFAULTHANDLER=1 shows where; ulimit -c unlimited keeps a core",
         )
-    if told.kind in ("launcher_failure", "process_failed") and signal == 6:
+    if told.kind in PROCESS_ENDS and signal == 6:
         return Words(
             "The process ended itself (abort): torch's watchdog after a time-out, a failed assertion in native code, "
             "or glibc. Its lines stand in this rank's own log.",
