@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+SECOND_NS = 1_000_000_000
+
 
 class Clock(Protocol):
     """The two clocks that the daemon reads, so that tests bring their own."""

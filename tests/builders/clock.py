@@ -1,6 +1,7 @@
 """The two clocks of a node, moved by a test alone."""
 
-SECOND_NS = 1_000_000_000
+from stallwatch.clock import SECOND_NS as SECOND_NS
+
 WALL_NS = 1_767_225_600 * SECOND_NS  # 2026-01-01T00:00:00Z
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.drift import DriftDetector
@@ -17,7 +18,6 @@ from stallwatch.detectors.history import NodeHistory, RankHistory, advance
 from stallwatch.detectors.init import InitDetector
 from stallwatch.detectors.job_facts import JobFacts, job_facts
 from stallwatch.detectors.job_pace import JobPaceDetector
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.quiet import QuietDetector
 from stallwatch.detectors.rank_limit import job_limits, rank_limit
 from stallwatch.detectors.shares import Shares

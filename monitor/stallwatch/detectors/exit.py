@@ -4,9 +4,9 @@ import signal
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import TellSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.finding import Finding
 from stallwatch.model.process import SHELL_SIGNAL
 from stallwatch.model.snapshot import JobKey, ProcessEnd

@@ -9,8 +9,8 @@ from statistics import median
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.history import NodeHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.why_slow import slowdowns
 from stallwatch.model.finding import Finding
 from stallwatch.model.gpu import Gpu

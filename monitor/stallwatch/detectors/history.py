@@ -10,7 +10,8 @@ from itertools import groupby
 
 import msgspec
 
-from stallwatch.detectors.limits import SECOND_NS, Times, learn, quantile
+from stallwatch.clock import SECOND_NS
+from stallwatch.detectors.limits import Times, learn, quantile
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known, known

@@ -6,9 +6,9 @@ Loading a model looks the same from outside. This only makes us look; what is to
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.exit import end_of, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 

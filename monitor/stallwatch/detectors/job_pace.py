@@ -8,8 +8,8 @@ from statistics import median
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Slowness

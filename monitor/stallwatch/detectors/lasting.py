@@ -3,7 +3,7 @@ does by design, or does now and then; and whether it has been so since the first
 
 from collections.abc import Sequence
 
-from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.looks import Looks, PeerRank, peers_of
 from stallwatch.detectors.seldom import is_seldom
 from stallwatch.detectors.slow_cost import since_when

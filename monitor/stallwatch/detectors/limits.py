@@ -5,7 +5,8 @@ from functools import lru_cache
 
 import msgspec
 
-SECOND_NS = 1_000_000_000
+from stallwatch.clock import SECOND_NS
+
 _KEPT = 128  # recent times: two minutes of one-second steps, and a sort that costs microseconds
 _KEPT_LONG = 8
 _LEARNED_AFTER = 6  # fewer say nothing about a tail

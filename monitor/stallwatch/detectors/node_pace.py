@@ -9,9 +9,9 @@ from statistics import median
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.detection import DetectionState
 from stallwatch.detectors.history import NodeHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks
 from stallwatch.detectors.slow import SlowDetector, SlowState, waits_of
 from stallwatch.model.snapshot import JobKey

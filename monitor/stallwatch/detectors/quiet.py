@@ -7,9 +7,9 @@ while its workers wait looks the same from outside, at every look. Its hook tell
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey

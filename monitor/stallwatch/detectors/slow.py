@@ -5,11 +5,11 @@ from functools import partial
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, PeerRank, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
 from stallwatch.detectors.slow_cost import seconds_before, slow_cost

@@ -7,8 +7,8 @@ from statistics import fmean, median
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.history import RankHistory
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks
 from stallwatch.detectors.waiting import LEAST_LOOKS, Column, cost, difference, differences, lost
 from stallwatch.model.verdict import Slowness

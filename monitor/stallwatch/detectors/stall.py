@@ -2,9 +2,10 @@
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.detectors.limits import SECOND_NS, Limit
+from stallwatch.detectors.limits import Limit
 from stallwatch.detectors.rank_limit import job_limits
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding

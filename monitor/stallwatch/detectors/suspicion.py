@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch.detectors.limits import SECOND_NS
+from stallwatch.clock import SECOND_NS
 from stallwatch.model.finding import Stage
 from stallwatch.model.snapshot import JobKey
 

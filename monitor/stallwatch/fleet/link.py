@@ -6,12 +6,13 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import msgpack_of
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.fleet.judge_handle import JudgeHandle, start_judge
-from stallwatch.fleet.member import SECOND_NS, Local, Member, Position
+from stallwatch.fleet.member import Local, Member, Position
 from stallwatch.fleet.orders import Book, News, OrdersWish
 from stallwatch.fleet.pace_link import PaceLink
 from stallwatch.fleet.pace_seat import JobPace, PaceWish

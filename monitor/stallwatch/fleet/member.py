@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import json_of
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
@@ -16,7 +17,6 @@ from stallwatch.fleet.verdict import JobVerdict, PublishedVerdict
 from stallwatch.model.incident import NO_RANKS, OutputTold, Step, Told
 from stallwatch.model.verdict import Report
 
-SECOND_NS: Final = 1_000_000_000
 # Nodes see the same standstill within seconds of each other: after this, who has put nothing is not waited for.
 GATHER_SECONDS: Final = 10.0
 # A meeting place that has not answered for this long is away: after a request that failed; while one is on its way.

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.place import MOST_ORDER_BYTES, MOST_ORDERS, Key, MeetingPlace, Standing
@@ -21,7 +22,6 @@ _ENDED_SECONDS: Final = 3600.0  # how long the end of an order stands, for who w
 _MOST_OF_OWNER: Final = 32  # mutes that one user's jobs may have among the nodes
 _MOST_CAVEATS: Final = 3
 _KEY: Final = Key(":fleet", 0)  # no job's: their names have no colon
-SECOND_NS: Final = 1_000_000_000
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):

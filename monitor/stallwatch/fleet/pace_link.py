@@ -5,9 +5,10 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.fleet.judge_handle import JudgeHandle
-from stallwatch.fleet.pace_seat import ORDINAL, SECOND_NS, JobPace, PaceSeat, PaceSeen, PaceWish
+from stallwatch.fleet.pace_seat import ORDINAL, JobPace, PaceSeat, PaceSeen, PaceWish
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings

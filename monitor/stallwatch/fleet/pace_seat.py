@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import json_of
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 
-SECOND_NS: Final = 1_000_000_000
 PUT_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 2.5 * PUT_SECONDS  # a node that has put nothing for so long is down, or cut off
 _RENEW_SECONDS: Final = 4.0

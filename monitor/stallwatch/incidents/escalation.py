@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Protocol
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
@@ -11,7 +12,6 @@ from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import Plan, Standstill, being_debugged, plan
 
-_SECOND_NS = 1_000_000_000
 # A look is begun before the moment of telling; a crowded node is not done with it by then. A build that was at work
 # again was told of, and found to be at work seconds later (of 18 runnable processes on two cores: 12 s for a look).
 _HELD_SECONDS = 5.0
@@ -58,7 +58,7 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Clo
         return Plan((), why) if why else Plan(((now.at_ns, "warning"),))
     if verdict is None:
         failed = life.judgements_failed > 0 and (facts is None or facts.begun)
-        at_ns = life.incident.since_ns + int(config.tell.undecided_seconds * _SECOND_NS)
+        at_ns = life.incident.since_ns + int(config.tell.undecided_seconds * SECOND_NS)
         return Plan(((at_ns, "warning"),) if failed else ())
     return plan(_standstill(life, verdict, facts, now), config)
 
@@ -80,7 +80,7 @@ def is_held(life: IncidentLife, plan: Plan, now_ns: int) -> bool:
     """Whether telling for the first time, of what was given time to end by itself, waits some seconds more for the look
     that is under way."""
     first_ns = plan.stages[0][0] if plan.stages and plan.why else None
-    if first_ns is None or not first_ns <= now_ns < first_ns + _HELD_SECONDS * _SECOND_NS:
+    if first_ns is None or not first_ns <= now_ns < first_ns + _HELD_SECONDS * SECOND_NS:
         return False
     looks = life.capturing or life.judging or life.judged_look < life.looks
     return life.family == "hang" and life.incident.severity == "none" and looks
@@ -110,7 +110,7 @@ def _deadline_ns(incident: Incident, now: Clocks) -> int | None:
     deadline = incident.report.deadline if incident.report else None
     if deadline is None:
         return None
-    wall_ns = int(datetime.fromisoformat(deadline).timestamp()) * _SECOND_NS
+    wall_ns = int(datetime.fromisoformat(deadline).timestamp()) * SECOND_NS
     return now.at_ns + wall_ns - now.wall_ns
 
 

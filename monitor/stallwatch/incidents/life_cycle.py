@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import shared
 from stallwatch.incidents.afterwards import REQUESTED, afterwards
@@ -16,7 +17,6 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
 
-_SECOND_NS = 1_000_000_000
 _QUIET_NS = 1_500_000_000  # one tick without the finding may be a sensor that did not answer
 _HEALTHY_AGAIN_NS = 60_000_000_000  # temperatures and counters come and go
 _VERDICT_SECONDS = 90.0  # how long a job's end waits for the verdict on what ended it
@@ -168,9 +168,9 @@ def _kept(past: tuple[Incident, ...]) -> tuple[Incident, ...]:
 def _cooled(cooldowns: tuple[Cooldown, ...], life: IncidentLife, at_ns: int) -> tuple[Cooldown, ...]:
     if life.family != "slow":
         return cooldowns  # a hang is never looked at too often: its limit must pass each time
-    job, longest_ns = life.incident.job, int(_LONGEST_COOLDOWN_SECONDS * _SECOND_NS)
+    job, longest_ns = life.incident.job, int(_LONGEST_COOLDOWN_SECONDS * SECOND_NS)
     times = next((c.times + 1 for c in cooldowns if c.job == job and c.family == life.family), 1)
-    until_ns = at_ns + min(int(_COOLDOWN_SECONDS * 2 ** (times - 1) * _SECOND_NS), longest_ns)
+    until_ns = at_ns + min(int(_COOLDOWN_SECONDS * 2 ** (times - 1) * SECOND_NS), longest_ns)
     others = tuple(c for c in cooldowns if c.job != job and c.until_ns + longest_ns > at_ns)
     return (*others, Cooldown(job, life.family, until_ns, times))
 
@@ -186,4 +186,4 @@ def _lasting(seconds: float) -> str:
 
 
 def _age(since_ns: int, at_ns: int) -> float:
-    return (at_ns - since_ns) / _SECOND_NS
+    return (at_ns - since_ns) / SECOND_NS

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
 from stallwatch.incidents.life import IncidentLife
@@ -12,7 +13,6 @@ from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
 from stallwatch.model.verdict import Fact, Report, Verdict
 
-_SECOND_NS = 1_000_000_000
 _FIRST_REPEAT_SECONDS = 15.0
 _LAST_REPEAT_SECONDS = 300.0
 # A look at a job that was still starting shows motion that has ended since: ranks make CUDA contexts for seconds.
@@ -107,7 +107,7 @@ def is_known_to_stand(incident: Incident, now_ns: int) -> bool:
     if verdict is None or not (verdict.cause == "undecided" or verdict.traits.stands):
         return False
     told = (incident.severity, incident.withheld) != ("none", "none")
-    return told or now_ns - incident.since_ns >= _STANDS_SECONDS * _SECOND_NS
+    return told or now_ns - incident.since_ns >= _STANDS_SECONDS * SECOND_NS
 
 
 def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: list[Action]) -> IncidentLife:
@@ -139,13 +139,13 @@ def early_judgement_ns(life: IncidentLife) -> int | None:
     if not life.capturing or life.judging or life.judged_look or life.early_done:
         return None
     stopped = any(f.detector == "stopped" and f.stage == "confirmed" for f in life.incident.findings)
-    return life.look_ns + int(_EARLY_SECONDS * _SECOND_NS) if stopped else None
+    return life.look_ns + int(_EARLY_SECONDS * SECOND_NS) if stopped else None
 
 
 def _is_awaited(life: IncidentLife, now_ns: int) -> bool:
     """The last look sees a slow rank over some seconds, or is yet to be judged: the next is not so urgent."""
     seconds = slowness.look_seconds(life.incident, life.looks)
-    return now_ns - life.look_ns < _SECOND_NS * seconds and (life.capturing or life.judged_look < life.looks)
+    return now_ns - life.look_ns < SECOND_NS * seconds and (life.capturing or life.judged_look < life.looks)
 
 
 def noted(incident: Incident, what: str, wall_ns: int, actions: list[Action]) -> Incident:
@@ -186,7 +186,7 @@ def _plan(life: IncidentLife, verdict: Verdict, config: Config, since_ns: int, n
         return life
     if not verdict.traits.accuses or (life.family == "slow") != (verdict.cause == "slow_rank"):
         return _look_later(life, now_ns)
-    second = now_ns + int(config.stall.second_look_seconds * _SECOND_NS)
+    second = now_ns + int(config.stall.second_look_seconds * SECOND_NS)
     exited = any(finding.detector == "exit" for finding in life.incident.findings)
     return replace(life, next_look_ns=second if life.looks == 1 and not exited else None)
 
@@ -195,9 +195,9 @@ def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> Inciden
     """Plan a look before the moment at which somebody is told or paged."""
     if told_ns is None or life.family not in ("hang", "slow"):
         return life
-    look_ns = told_ns - int(_BEFORE_SECONDS * _SECOND_NS)
+    look_ns = told_ns - int(_BEFORE_SECONDS * SECOND_NS)
     planned = life.next_look_ns is not None and life.next_look_ns <= max(look_ns, now_ns)
-    if planned or life.capturing or life.look_ns >= look_ns or told_ns - now_ns <= _SECOND_NS:
+    if planned or life.capturing or life.look_ns >= look_ns or told_ns - now_ns <= SECOND_NS:
         return life
     return replace(life, next_look_ns=max(look_ns, now_ns))
 
@@ -207,4 +207,4 @@ def _look_later(life: IncidentLife, now_ns: int) -> IncidentLife:
     settles = life.family == "hang" and verdict is not None and verdict.cause == "healthy"
     first_seconds = _SETTLED_SECONDS if settles else _FIRST_REPEAT_SECONDS
     seconds = min(first_seconds * 2**life.repeats, _LAST_REPEAT_SECONDS)
-    return replace(life, repeats=life.repeats + 1, next_look_ns=now_ns + int(seconds * _SECOND_NS))
+    return replace(life, repeats=life.repeats + 1, next_look_ns=now_ns + int(seconds * SECOND_NS))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.life import IncidentTable, Maintenance, ModeSet, Mute
@@ -18,7 +19,6 @@ _MOST_MUTES_OF_USER = 256
 _MOST_MUTES = 16_384  # in all, by age
 _MOST_MAINTAINED = 1_024
 _MOST_SAID = 20  # of each kind, to people
-_SECOND_NS = 1_000_000_000
 
 
 def heard(lives: IncidentTable, event: MuteWanted | ModeWanted | MaintenanceWanted, now_ns: int) -> IncidentTable:
@@ -133,7 +133,7 @@ def _by(by: str, why: str = "") -> str:
 
 
 def _left(until_ns: int, now_ns: int) -> str:
-    minutes = -(-(until_ns - now_ns) // (60 * _SECOND_NS))
+    minutes = -(-(until_ns - now_ns) // (60 * SECOND_NS))
     return f" for {minutes} more min" if minutes < 600 else f" for {minutes // 60} more h"
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from stallwatch.fleet.orders import SECOND_NS, Book, Order
+from stallwatch.clock import SECOND_NS
+from stallwatch.fleet.orders import Book, Order
 from stallwatch.incidents.messages import Acknowledged, Event, MaintenanceWanted, ModeWanted, MuteWanted
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from stallwatch.captures.spec import Compared
-from stallwatch.clock import Clock
+from stallwatch.clock import SECOND_NS, Clock
 from stallwatch.config_sections import DriftSection
 from stallwatch.loop.protocols import Capturing
 from stallwatch.model.reading import Known
@@ -15,7 +15,6 @@ from stallwatch.model.summary import SampleMemory
 
 # The child must be up, and hooks must have seen the request, before the moment at which all dump.
 _LEAD_NS = 2_500_000_000
-_SECOND_NS = 1_000_000_000
 _LEAST_RANKS = 2
 MOVES_ALL_THE_SAME = ("slow", "health")  # findings of these families do not keep a job from being sampled
 
@@ -65,7 +64,7 @@ class Sampler:
             self._forget(job)
 
     def _is_due(self, state: _Job) -> bool:
-        every_ns = int(self._section.every_seconds * _SECOND_NS)
+        every_ns = int(self._section.every_seconds * SECOND_NS)
         if not every_ns:
             return False
         moment = (self._clock.wall_ns() + _LEAD_NS) // every_ns

@@ -2,9 +2,7 @@
 
 A file of its own: its clock is the test's, and it knows nothing of what a tick does."""
 
-from stallwatch.clock import Clock
-
-_SECOND_NS = 1_000_000_000
+from stallwatch.clock import SECOND_NS, Clock
 
 
 class Schedule:
@@ -12,7 +10,7 @@ class Schedule:
 
     def __init__(self, clock: Clock, tick_seconds: float) -> None:
         self._clock = clock
-        self._tick_ns = int(tick_seconds * _SECOND_NS)
+        self._tick_ns = int(tick_seconds * SECOND_NS)
         self._due_ns = clock.monotonic_ns()
 
     def begin(self) -> float:
@@ -20,7 +18,7 @@ class Schedule:
         now_ns = self._clock.monotonic_ns()
         late_ns = max(now_ns - self._due_ns, 0)
         self._due_ns += self._tick_ns * (1 + late_ns // self._tick_ns)
-        return late_ns / _SECOND_NS
+        return late_ns / SECOND_NS
 
     def hasten(self, at_ns: int) -> None:
         """Have the next tick at this moment if it would come later; those after it keep their distance from it."""
@@ -28,4 +26,4 @@ class Schedule:
 
     def remaining_seconds(self) -> float:
         """Seconds until the next tick is due, never negative."""
-        return max(self._due_ns - self._clock.monotonic_ns(), 0) / _SECOND_NS
+        return max(self._due_ns - self._clock.monotonic_ns(), 0) / SECOND_NS

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.model.incident import Severity
 from stallwatch.model.verdict import EndsByItself, Verdict
 from stallwatch.progress.kinds import patience_with
 
-_SECOND_NS = 1_000_000_000
 # What a rank does that waits for requests, for messages of an actor or for a person; nobody else waits then.
 _IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout"})
 _MOST_NAMED = 4
@@ -78,7 +78,7 @@ def being_debugged(ranks: Sequence[int]) -> str:
 
 def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     verdict, tell, state = standstill.verdict, config.tell, standstill.verdict.traits.state
-    later_ns = standstill.known_ns + int(config.stall.critical_after_seconds * _SECOND_NS)
+    later_ns = standstill.known_ns + int(config.stall.critical_after_seconds * SECOND_NS)
     if verdict.cause == "process_stopped" and standstill.suspended:
         wait = _after(standstill, tell.waiting_seconds, f"the whole job is suspended ({tell.waiting_seconds:g} s)")
         return Plan(((wait.until_ns, "critical"),), wait.why)
@@ -106,7 +106,7 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
 
 
 def _after(standstill: Standstill, seconds: float, why: str) -> _Wait:
-    return _Wait(standstill.since_ns + int(seconds * _SECOND_NS), why)
+    return _Wait(standstill.since_ns + int(seconds * SECOND_NS), why)
 
 
 def _longest(known_ns: int, waits: list[_Wait | None]) -> _Wait:
@@ -133,7 +133,7 @@ def _start(standstill: Standstill, config: Config) -> _Wait | None:
         return _Wait(own, why)
     # Since it is known: before, they may have loaded weights for an hour in calls that no record shows to move.
     seconds = config.tell.start_seconds
-    until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
+    until_ns = standstill.known_ns + int(seconds * SECOND_NS)
     return _Wait(until_ns, f"the job has not begun to step ({seconds:g} s, tell.start_seconds)")
 
 
@@ -151,7 +151,7 @@ def _settling(standstill: Standstill, config: Config) -> _Wait | None:
     busy = verdict.where == "user_code" and standstill.works
     seen_once = verdict.confidence == "possible" or not standstill.hooked
     if seen_once or busy or standstill.in_phase or verdict.where == "init":
-        until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
+        until_ns = standstill.known_ns + int(seconds * SECOND_NS)
         return _Wait(until_ns, f"it must be seen so for {seconds:g} s (tell.settle_seconds)")
     return None
 
@@ -162,7 +162,7 @@ def _undecided_wait(standstill: Standstill, config: Config) -> _Wait | None:
         return _kind(standstill, config)
     if standstill.silent and verdict.waiting:
         # Whoever stands is there, or their link is: nobody else of the job is left whom these could wait for.
-        until_ns = standstill.known_ns + int(tell.settle_seconds * _SECOND_NS)
+        until_ns = standstill.known_ns + int(tell.settle_seconds * SECOND_NS)
         named = ", ".join(standstill.silent[:_MOST_NAMED])
         return _Wait(until_ns, f"nothing comes any more from {named} ({tell.settle_seconds:g} s, tell.settle_seconds)")
     if standstill.elsewhere and (verdict.waiting or verdict.missing):
@@ -171,7 +171,7 @@ def _undecided_wait(standstill: Standstill, config: Config) -> _Wait | None:
     if verdict.waiting or (standstill.hooked and verdict.missing):
         seconds = tell.undecided_seconds
         if not standstill.hooked:  # each look must say the same: its stacks are all there is
-            until_ns = standstill.known_ns + int(seconds * _SECOND_NS)
+            until_ns = standstill.known_ns + int(seconds * SECOND_NS)
             return _Wait(until_ns, f"nothing but its stacks is known ({seconds:g} s, tell.undecided_seconds)")
         return _after(
             standstill, seconds, f"it is not known what holds the job up ({seconds:g} s, tell.undecided_seconds)"

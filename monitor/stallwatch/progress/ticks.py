@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.model.snapshot import Heartbeat, ProcessSample
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 
-SECOND_NS = 1_000_000_000
 # A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
 _OWN_CHANGES = 2
 _STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks after

@@ -9,7 +9,7 @@ import msgspec
 from stallwatch import __version__
 from stallwatch import config as configuration
 from stallwatch.bundle.past import History, read_history
-from stallwatch.clock import iso
+from stallwatch.clock import SECOND_NS, iso
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected
 from stallwatch.errors import UnusableInput, UsageError
@@ -26,7 +26,6 @@ from stallwatch.replay.recorded import RecordedWitness, recorded_looks
 from stallwatch.replay.voices import SaidByVoices, voices
 
 SCHEMA_VERSION = 1
-_SECOND_NS = 1_000_000_000
 
 
 class ChangedKey(msgspec.Struct, frozen=True):
@@ -164,7 +163,7 @@ class _Played:
             self.decisions.append(Decision(iso(moment.wall_ns), self._after(moment.at_ns), self._ticks, findings))
 
     def _after(self, at_ns: int) -> float:
-        return round((at_ns - self._begins_ns) / _SECOND_NS, 3)
+        return round((at_ns - self._begins_ns) / SECOND_NS, 3)
 
 
 def _without_timeline(
@@ -263,7 +262,7 @@ def _stood_since(history: History, played: _Played) -> int | None:
 
 def _timeline(history: History, since_ns: int | None) -> Timeline:
     first, last = history.snapshots[0], history.snapshots[-1]
-    before = None if since_ns is None else round((since_ns - first.at_ns) / _SECOND_NS, 3)
+    before = None if since_ns is None else round((since_ns - first.at_ns) / SECOND_NS, 3)
     return Timeline(iso(first.wall_ns), iso(last.wall_ns), len(history.snapshots), before)
 
 

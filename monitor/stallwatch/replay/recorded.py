@@ -8,18 +8,18 @@ import msgspec
 from stallwatch.bundle.past import History
 from stallwatch.bundle.reader import load
 from stallwatch.bundle.report import make_report
+from stallwatch.clock import SECOND_NS
 from stallwatch.errors import StallwatchError
 from stallwatch.incidents.messages import Captured, Judged
 from stallwatch.incidents.store import looks_in
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Report
 
-_SECOND_NS = 1_000_000_000
-_JUDGING_NS = _SECOND_NS  # what a judgement takes on a busy node, with its child started before
-_LOOK_NS = _SECOND_NS  # and a look whose times are not known
-_SAME_NS = 2 * _SECOND_NS
-_LATE_START_NS = 5 * _SECOND_NS  # what the start of a look may take on a busy node
-_NEAR_NS = 15 * _SECOND_NS
+_JUDGING_NS = SECOND_NS  # what a judgement takes on a busy node, with its child started before
+_LOOK_NS = SECOND_NS  # and a look whose times are not known
+_SAME_NS = 2 * SECOND_NS
+_LATE_START_NS = 5 * SECOND_NS  # what the start of a look may take on a busy node
+_NEAR_NS = 15 * SECOND_NS
 _OLD_SECONDS = 15.0
 
 
@@ -118,8 +118,8 @@ class RecordedWitness:
             return None
         recorded = max(taken, key=lambda one: one.number) if taken else self._looks[0]
         if recorded.begun_ns is not None:
-            apart = (at_ns - recorded.begun_ns) / _SECOND_NS
-            if -apart * _SECOND_NS > _LATE_START_NS:
+            apart = (at_ns - recorded.begun_ns) / SECOND_NS
+            if -apart * SECOND_NS > _LATE_START_NS:
                 self._say(f"look {look} is begun {-apart:.0f} s before any that was recorded: the first one answers it")
             elif apart > _OLD_SECONDS:
                 self._say(

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch.detectors.limits import SECOND_NS, Times, learn, limit_of, quantile
+from stallwatch.clock import SECOND_NS
+from stallwatch.detectors.limits import Times, learn, limit_of, quantile
 
 
 def of(*seconds: float) -> Times:

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detection, DetectionState
-from stallwatch.detectors.limits import SECOND_NS
 from stallwatch.detectors.looks import Looks, PeerRank, StepLook
 from stallwatch.detectors.node_pace import RankPace, pace_of, paces
 from stallwatch.model.snapshot import NodeSnapshot, RankSample

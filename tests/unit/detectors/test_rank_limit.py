@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.history import RankHistory
-from stallwatch.detectors.limits import SECOND_NS, Times, learn
+from stallwatch.detectors.limits import Times, learn
 from stallwatch.detectors.rank_limit import job_limits, rank_limit
 from tests.builders.heartbeat import START_NS, heartbeat
 from tests.builders.node import sample

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.judge_handle import JudgeHandle
 from stallwatch.fleet.link import Link
-from stallwatch.fleet.member import SECOND_NS, Local
+from stallwatch.fleet.member import Local
 from stallwatch.fleet.place import MOST_BYTES, Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.model.incident import OutputTold, Told

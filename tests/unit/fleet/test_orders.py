@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.errors import StallwatchError
-from stallwatch.fleet.orders import SECOND_NS, Book, News, Order, OrdersWish, Posting, exchange_orders
+from stallwatch.fleet.orders import Book, News, Order, OrdersWish, Posting, exchange_orders
 from stallwatch.fleet.place import MOST_ORDERS, PlaceProblem
 from tests.unit.fleet.memory_place import MemoryPlace
 

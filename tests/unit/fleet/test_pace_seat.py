@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.child import PlaceRequest, Talker
 from stallwatch.fleet.judge_child import JudgeQuestion, answer_to
-from stallwatch.fleet.pace_seat import SECOND_NS, JobPace, PaceSeat, PaceWish, exchange_pace
+from stallwatch.fleet.pace_seat import JobPace, PaceSeat, PaceWish, exchange_pace
 from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, encode_pace
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings, open_place

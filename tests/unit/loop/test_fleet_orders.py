@@ -2,7 +2,8 @@
 
 import msgspec
 
-from stallwatch.fleet.orders import SECOND_NS, Book, Order, exchange_orders
+from stallwatch.clock import SECOND_NS
+from stallwatch.fleet.orders import Book, Order, exchange_orders
 from stallwatch.incidents.messages import Acknowledged, Event, MaintenanceWanted, ModeWanted, MuteWanted
 from stallwatch.loop.fleet_orders import events_of, give, give_acknowledged, give_jobs_here
 from stallwatch.model.incident import Together
