@@ -68,13 +68,15 @@ def with_thread_beside(activity: RankActivity, look: RankLook, sources: tuple[So
 
 
 def awaited_threads(stack: tuple[CodeFrame, ...], own_id: int | None, look: RankLook) -> list[ThreadStack]:
-    """The threads for one or all of which a stack waits by a join or a future's result: those of an executor that are
-    at work, else the only one that runs the job's code at all; none where nothing tells which is meant."""
-    if not _waits_for_a_thread(stack):
+    """The threads for one or all of which a stack waits by a join, a future's result, or in an event loop that gave
+    them work: those of an executor that are at work, else the only one that runs the job's code at all; none where
+    nothing tells which is meant."""
+    waits = _waits_for_a_thread(stack)
+    if not waits and not _idles_in_an_event_loop(stack):
         return []
     others = _others(own_id, look)
     pooled = [thread for thread in others if _is_pooled(thread)]
-    return pooled or (others if len(others) == 1 else [])
+    return pooled or (others if waits and len(others) == 1 else [])
 
 
 def kind_of_helpers(own: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> EndsByItself | None:
@@ -113,6 +115,11 @@ def _waits_for_a_thread(stack: tuple[CodeFrame, ...]) -> bool:
         if found is not None and found.role == "join":
             return True
     return False
+
+
+def _idles_in_an_event_loop(stack: tuple[CodeFrame, ...]) -> bool:
+    modules = [code_origin(frame.filename).module for frame in stack[:2]]
+    return len(modules) == 2 and modules[0] == "selectors" and modules[1].startswith("asyncio.")
 
 
 def _runs_the_job(thread: ThreadStack) -> bool:

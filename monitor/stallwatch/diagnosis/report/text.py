@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.activity.rank_activity import Helpers
 from stallwatch.diagnosis.frames.code_origin import code_origin, function, job_frame_index
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import CodeFrame
@@ -301,15 +300,16 @@ class Culprits:
         text = f"{doing} at {at}" if at else doing
         if activity and same and activity.place.polls:
             text += f", again and again in `{shorten(activity.place.polls, _SOURCE_LIMIT)}`"
-        return text + (_helpers(activity.helpers) if activity else "")
+        return text + (_helpers(activity) if activity else "")
 
 
-def _helpers(helpers: Helpers) -> str:
+def _helpers(activity: RankActivity) -> str:
     """Where its own threads and children stand on which its wait depends: ", while …"; "" where nothing shows."""
-    said = []
+    said, helpers = [], activity.helpers
     if helpers.awaited and helpers.awaited.frame:
         doing, at = _at_work(helpers.awaited.detail), format_location(helpers.awaited.frame)
-        said.append(f"that thread {doing} at {at}")
+        which = "its executor's thread" if activity.place.where == "socket" else "that thread"
+        said.append(f"{which} {doing} at {at}")
     if helpers.beside and helpers.beside.frame:
         doing, at = _at_work(helpers.beside.detail), format_location(helpers.beside.frame)
         said.append(f"its only other thread in the job's code {doing} at {at}")

@@ -212,6 +212,26 @@ def test_a_future_is_followed_to_the_line_of_the_thread_that_works_on_it() -> No
     assert any("which is at /srv/job/train.py:77" in fact.fact for fact in activity.why)
 
 
+_LOOP = (
+    "EpollSelector.select@PY/selectors.py:468", "BaseEventLoop._run_once@PY/asyncio/base_events.py:1884",
+    "BaseEventLoop.run_forever@PY/asyncio/base_events.py:607", "run@PY/asyncio/runners.py:190", *STEP,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_an_event_loop_that_has_nothing_to_do_is_followed_to_its_executor_s_thread(pooled: bool) -> None:
+    """A thread of an executor works for the loop; any other, a metrics client's, say, goes its own way."""
+    main = thread(stack(*_LOOP), ident=11)
+    beside = _pooled("put@JOB:77", tid=702) if pooled else thread(stack("put@JOB:77", *_POOL[2:]), tid=702)
+    calls = (issued_by(1, (0, "11")),)
+    look = stacks(main, beside)
+    activity = read_activity(rank(stacks=(look,), processes=(process("S", "do_epoll_wait"),), recorders=calls))
+    assert activity.place.detail == "waits in its asyncio event loop"
+    awaited = activity.helpers.awaited
+    assert (awaited is not None) == pooled
+    assert any("which is at /srv/job/train.py:77" in fact.fact for fact in activity.why) == pooled
+
+
 def test_of_several_threads_at_work_nothing_tells_which_is_awaited() -> None:
     main = thread(stack(*_FUTURE))
     working = [_pooled("put@JOB:77", tid=702), _pooled("put@JOB:78", tid=703)]
