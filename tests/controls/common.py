@@ -1,7 +1,8 @@
 """What the situations of this folder share: a rank's set-up, steps, and work of one kind or another.
 
 CONTROL_SECONDS is how long a situation is quiet; without end it is its twin, a fault of the same kind. CONTROL_BACKEND
-is gloo or nccl; NCCL ranks share GPUs where there are fewer, each taken for another host.
+is gloo or nccl; NCCL ranks share GPUs where there are fewer, each taken for another host. With CONTROL_BESIDE a second
+thread of each rank keeps a group of its own busy.
 
 A program registers its situations with `@situation` and ends with `main()`; `python PROGRAM NAME` is one rank. Times
 are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
@@ -177,12 +178,22 @@ def _write_late(fifo: Path, seconds: float) -> None:
         file.write(bytes(4096))
 
 
+def _keep_busy(group: dist.ProcessGroup) -> None:
+    """As an asynchronous checkpoint or a keep-alive does, whatever training does."""
+    while True:
+        dist.all_reduce(torch.ones(1), group=group)
+        time.sleep(0.5)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     name = sys.argv[1]
     _BEFORE.get(name, lambda: None)()
     if not dist.is_initialized():
         dist.init_process_group(BACKEND)
+    if "CONTROL_BESIDE" in os.environ:
+        group = dist.new_group(backend="gloo")
+        threading.Thread(target=_keep_busy, args=(group,), name="keep-alive", daemon=True).start()
     _SITUATIONS[name]()
     if dist.is_initialized():
         dist.barrier()

@@ -1,6 +1,6 @@
 """Situations that are no hang, beside a real daemon that must tell nobody.
 
-    python tests/controls/controls.py [--twins] [--backend nccl] [--no-hook] [--runs 3] [--name checkpoint]
+    python tests/controls/controls.py [--twins] [--backend nccl] [--no-hook] [--beside] [--runs 3] [--name checkpoint]
                                       [--at-once 3] [--launcher torchrun] [--clock-jumps] [--lane 0/4]
                                       [--seconds 480] [--lines FILE] [--json FILE] [--keep FOLDER] [--list]
 
@@ -65,6 +65,8 @@ def main() -> int:
     os.environ["CONTROL_BACKEND"] = options.backend
     if options.busy_gpu:
         os.environ["CONTROL_GPU"] = "1"
+    if options.beside:
+        os.environ["CONTROL_BESIDE"] = "1"
     if options.no_hook:
         os.environ["CONTROL_HOOK"] = "off"
         options.launcher = "torchrun"  # a rank is found by the variables with which its process was started
@@ -150,6 +152,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="every patience is shortened, for twins of hours")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")
+    parser.add_argument("--beside", action="store_true", help="a second thread keeps a group of its own busy")
     parser.add_argument("--clock-jumps", action="store_true")
     parser.add_argument("--busy-gpu", action="store_true", help="NVML says that ranks share a GPU at 100 %%")
     parser.add_argument("--json", type=Path)

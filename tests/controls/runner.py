@@ -85,7 +85,7 @@ class Runner:
             "STALLWATCH_JOB": control.job,
             **{
                 name: os.environ[name]
-                for name in ("CONTROL_BACKEND", "CONTROL_HOOK", "CONTROL_GPU")
+                for name in ("CONTROL_BACKEND", "CONTROL_HOOK", "CONTROL_GPU", "CONTROL_BESIDE")
                 if name in os.environ
             },
             "CONTROL_MARK": str(self._mark(control)),
