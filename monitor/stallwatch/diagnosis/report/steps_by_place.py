@@ -164,10 +164,10 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[str
                 "If they do not, its loop has no end: give it a bound and log when it is reached.",
             ]
         case "socket" if activity and activity.helpers.awaited:
-            awaited = format_location(activity.helpers.awaited.frame)
+            awaited = who.place(activity.helpers.awaited.frame)
             return [
-                "Its event loop most likely waits for a thread of its executor: see what keeps that one at "
-                f"{awaited}, `py-spy dump --pid {pid}` on {host}.",
+                f"On {host} see what keeps the thread of its executor{awaited.clause(' at')}: "
+                f"`py-spy dump --pid {pid}`; its event loop most likely waits for it.",
                 "Put a time-out around what the loop awaits (`asyncio.wait_for`), and one into the call that the "
                 "thread makes: a thread cannot be cancelled.",
                 f"If it is none of its executor's, see whom the loop talks to: `ss -tanp | grep pid={pid},`.",

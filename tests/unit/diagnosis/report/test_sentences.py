@@ -7,7 +7,6 @@ import pytest
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.sentences import summary
-from stallwatch.diagnosis.report.steps_by_place import stuck_steps
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, GroupRef, Mismatch, Verdict
 
@@ -52,8 +51,6 @@ def test_a_certain_culprit_is_named_with_its_line_and_who_waits_for_it() -> None
 def test_the_thread_that_a_culprit_waits_for_is_told_with_its_line(where: str, detail: str, said: str) -> None:
     waits = activity(where=where, detail=detail, awaited_frame=LINE, awaited_detail="sleeps")
     assert f"{said} /srv/job/train.py:88 in load" in say(verdict("not_entered", 2), waits)
-    steps = stuck_steps("socket", "node0", "700", "rank 2", LINE, waits)
-    assert "asyncio.wait_for" in " ".join(steps)
 
 
 def test_what_is_not_certain_is_consistent_with() -> None:
