@@ -216,13 +216,14 @@ def _namespace_pid(pid: int, proc: str) -> int | None:
 def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
     for child, stat in islice(descendants(pid, proc), _MOST_CHILDREN):
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
-        on = _waited_for(child, proc) if stat.state == "D" else ""
+        on = _waited_for(child, proc, _users_of(pid, proc)) if stat.state == "D" else ""
         yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on)
 
 
-def _waited_for(pid: int, proc: str) -> str:
+def _waited_for(pid: int, proc: str, users: set[int]) -> str:
+    """What a child waits for; "" of one that runs as another user, into whose memory nobody looks for this one."""
     try:
         with ProcessDirectory(pid, proc) as directory:
-            return waited_for(directory, pid)
-    except OSError:
+            return waited_for(directory, pid) if set(directory.status().uids) <= users else ""
+    except (OSError, ValueError):
         return ""

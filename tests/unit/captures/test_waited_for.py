@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.captures.process import _waited_for
 from stallwatch.captures.waited_for import waited_for
 from stallwatch.node.procfs import ProcessDirectory
 
@@ -120,3 +121,11 @@ def test_nothing_is_said_of_another_call_or_of_none(sleeper: Sleeper) -> None:
     for words in ("running\n", "-1 0x7ffd 0x7f00\n", ""):
         (sleeper.home / "task/42/syscall").write_text(words)
         assert sleeper.now() == ""
+
+
+@pytest.mark.parametrize(("uid", "on"), [(1000, "nfs4 filer:/vol"), (0, "")])
+def test_of_a_child_that_runs_as_another_user_nothing_is_read(sleeper: Sleeper, uid: int, on: str) -> None:
+    sleeper.holds(7, "/ckpt/step_100.pt", 23)
+    sleeper.calls(READ, 7, 0x1000)
+    (sleeper.home / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    assert _waited_for(PID, str(sleeper.proc), {1000}) == on
