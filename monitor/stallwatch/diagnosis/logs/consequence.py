@@ -303,6 +303,11 @@ def _xid_follows(event: LogEvent) -> str:
     return "" if number in GPU_FAULTS | FABRIC_FAULTS | LEADING else _STOPS_NO_WORK
 
 
+def is_late(event: LogEvent) -> bool:
+    """Whether a line tells of a kill when all is over, and not when it was: Slurm counts a step's at its end."""
+    return event.kind == "memory_killed" and event.text.startswith(("srun: ", "slurmstepd: "))
+
+
 def means_nothing(event: LogEvent) -> bool:
     """Lines that healthy runs have too."""
     if event.kind == "store_unreachable":

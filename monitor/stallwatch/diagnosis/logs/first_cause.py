@@ -13,6 +13,7 @@ from stallwatch.diagnosis.logs.consequence import (
     TRIED_BEFORE,
     LoggedFailure,
     announced,
+    is_late,
     is_of_training,
     meaning,
     means_nothing,
@@ -53,7 +54,7 @@ _MET: Final = frozenset(
     ("collective_timeout", "gloo_timeout", "collective_mismatch", "size_mismatch", "barrier_absent",
      "desync_absent", "group_status", "watchdog_end", "heartbeat_stuck")
 )  # fmt: skip
-_UNLIKE_FIRST: Final = re.compile(r"appears not to match (?:sizes|strides) of the same param in process 0")
+_UNLIKE_FIRST: Final = re.compile(r"appears not to match (?:sizes|strides) of the same param in process \d+")
 _WHILE_HANDLING: Final = "it was raised while another exception was handled"
 _TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
@@ -117,8 +118,7 @@ def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
 def _compared(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """DDP compares each rank's parameters with rank 0's: where half of them differ from it, it may be the odd one."""
     differ = [one for one in told if one.rank is not None and _UNLIKE_FIRST.search(one.event.message or "")]
-    ranks = {one.rank for one in differ}
-    if 2 * len(ranks) < max((one.rank or 0 for one in told), default=0) + 1:
+    if 2 * len({one.rank for one in differ}) <= max((one.rank or 0 for one in told), default=0):
         return told
     return [one._replace(consequence=NOT_WHICH) if one in differ else one for one in told]
 
@@ -296,7 +296,7 @@ def _left_after(event: LogEvent, first: LogEvent) -> bool:
 
 def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """Where lines carry a time: what came clearly after a time-out, or another rank's failure, follows from it."""
-    own = [one for one in told if not one.consequence and one.event.at_seconds is not None]
+    own = [one for one in told if not one.consequence and one.event.at_seconds is not None and not is_late(one.event)]
     late_roots = _late_roots(told)
     first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
     failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in PROCESS_ENDS]
@@ -304,7 +304,7 @@ def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
     out = []
     for one in told:
         why = "it came after another failure" if one in late_roots else ""
-        if not one.consequence and one.event.at_seconds is not None:
+        if one in own:
             late = one.kind in _OF_A_RANK or one.kind in PROCESS_ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
             if late and first_timeout is not None and _is_later(one.event, first_timeout.event):
                 why = "it came after ranks had waited in vain"

@@ -136,3 +136,12 @@ def test_rays_structured_log_tells_the_world_rank() -> None:
     """ray#52223; python/ray/train, structured logging: one object a line."""
     said = {"asctime": "2026-11-28 21:01:00,000", "message": f"Error in training function:\n{RAISED}", "world_rank": 1}
     assert told(json.dumps(said) + "\n" + timed_out("2.6", 0, 77)) == ("rank_raised", (1,))
+
+
+def test_slurm_counts_kills_when_the_step_is_over_and_not_when_they_were() -> None:
+    waits = "".join(timed_out("2.6", rank, 55) for rank in (0, 1, 2, 3, 4, 6, 7))
+    end = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0. Some of the step tasks have been OOM Killed.\n"
+        "srun: error: gn017: task 5: Out Of Memory\nsrun: error: gn016: tasks 0-3: Aborted (core dumped)\n"
+    )
+    assert told(waits + end) == ("rank_exited", (5,))
