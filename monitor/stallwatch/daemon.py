@@ -37,7 +37,7 @@ from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.stage_guard import StageGuard
-from stallwatch.loop.usage import Usage
+from stallwatch.loop.usage import OwnUsageReader
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import NodeReport
@@ -94,7 +94,7 @@ class Daemon:
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
         bundles = BundleStore(store, spare, self._guard)
-        self._usage = Usage()
+        self._usage = OwnUsageReader()
         self._actions = ActionRunner(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
         self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
         self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False

@@ -20,7 +20,7 @@ class OwnUsage(msgspec.Struct, frozen=True):
     resident_bytes: int
 
 
-class Usage:
+class OwnUsageReader:
     """What it was at most five seconds ago: some twenty files, which each second took a tenth of the daemon's tick."""
 
     def __init__(self) -> None:
