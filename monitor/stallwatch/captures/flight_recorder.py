@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch.captures.folder import Folder, NotCaptured
+from stallwatch.captures.folder import DUMP_LIMIT_BYTES, Folder, NotCaptured
 from stallwatch.errors import StallwatchError
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ANSWERED_WITHOUT_DUMP, REFUSED
@@ -20,8 +20,6 @@ from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat, request_
 from stallwatch.node.procfs import ProcessDirectory
 from stallwatch.progress.ticks import pulse_stands
 
-# A ring of 2,000 entries with 40-frame stacks took 437 KB; rings are configurable.
-_DUMP_LIMIT_BYTES = 256 << 20
 _POLL_SECONDS = 0.05
 _REQUEST_LIMIT_BYTES = 4096
 _LEAST_WAIT_SECONDS = 1.0
@@ -198,7 +196,7 @@ class RecorderRequest:
             ends = layout.answer_ends(*key, request_id, recorder)
             with self._folder.turn():
                 try:
-                    data = self._read_answer(directory, ends, _DUMP_LIMIT_BYTES, names)
+                    data = self._read_answer(directory, ends, DUMP_LIMIT_BYTES, names)
                 except FileNotFoundError:
                     continue
                 kind = "json" if data[:1] == b"{" else "pickle"  # as torch wrote it

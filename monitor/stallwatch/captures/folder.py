@@ -12,6 +12,9 @@ from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
 
+# A ring of 2,000 entries with 40-frame stacks took 437 KB; rings are configurable.
+DUMP_LIMIT_BYTES = 256 << 20
+
 
 class NotCaptured(StallwatchError):
     """This evidence could not be had; the message says why and goes into attempts.json."""

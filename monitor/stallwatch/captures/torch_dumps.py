@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.captures.as_user import become
-from stallwatch.captures.folder import NotCaptured
+from stallwatch.captures.folder import DUMP_LIMIT_BYTES, NotCaptured
 from stallwatch.encoding import json_of
 from stallwatch.formats.outside_text import name_of, path_bytes, path_of
 from stallwatch.formats.tolerant import NOT_JSON
@@ -28,7 +28,6 @@ from stallwatch.node.permission import check_file
 from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, TICKS_PER_SECOND, ProcessDirectory
 from stallwatch.node.run_once import RunOnce
 
-_DUMP_LIMIT_BYTES = 256 << 20
 _READ_SECONDS = 5.0
 _MAPS_LIMIT_BYTES = 32 << 20
 _FRESH_SECONDS = 600.0
@@ -191,7 +190,7 @@ def _parse(data: bytes) -> dict[str, str]:
 def _ask(request: _Request) -> tuple[_Answer, bytes]:
     seconds = request.seconds + _READ_SECONDS
     command, asked = module_of_ours("stallwatch.captures.torch_dumps"), json_of(request)
-    ended = RunOnce(command, asked, leads_group=False, limit_bytes=2 * _DUMP_LIMIT_BYTES).finish(seconds)
+    ended = RunOnce(command, asked, leads_group=False, limit_bytes=2 * DUMP_LIMIT_BYTES).finish(seconds)
     if ended is None:
         raise NotCaptured(f"it could not be read within {seconds:.0f} s")
     head, _, data = ended.output.partition(b"\n")
@@ -217,7 +216,7 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
                 check = None if person is None else partial(check_file, person, root, path)
                 try:
                     descriptor = untrusted.open_in_root(
-                        root, os.fsdecode(path_bytes(path)), _DUMP_LIMIT_BYTES, check, users=(request.uid,)
+                        root, os.fsdecode(path_bytes(path)), DUMP_LIMIT_BYTES, check, users=(request.uid,)
                     )
                 except (OSError, untrusted.FileRefused) as error:
                     said = str(error) if isinstance(error, untrusted.FileRefused) else error.strerror
@@ -231,7 +230,7 @@ def find(request: _Request) -> tuple[_Answer, bytes]:
                         continue
                     # torch writes in place: whole is what has stopped to change and ends as a pickle does.
                     if last.get(path) == (size, changed_ns):
-                        data = untrusted.read_bounded(descriptor, _DUMP_LIMIT_BYTES)
+                        data = untrusted.read_bounded(descriptor, DUMP_LIMIT_BYTES)
                         if len(data) == size and data.endswith(_PICKLE_STOP):
                             return _Answer(path), data
                         problems[path] = "half-written"

@@ -11,7 +11,7 @@ import msgspec
 
 from stallwatch.detectors.spells import looks_of_a_draw
 from stallwatch.model.verdict import Slowness
-from stallwatch.progress.job_progress import minorities, stand_apart
+from stallwatch.progress.job_progress import SURE_ERRORS, minorities, stand_apart
 
 # Looks; a large effect shows in few, a small one needs many: +10 % of a step some minutes.
 LEAST_LOOKS = 8
@@ -34,7 +34,6 @@ _ALWAYS = 0.5  # of the difference now
 _MOST_AT_ONCE = 0.6  # of the looks: of fewer those that are of one moment would be no fair sample
 _GROWS = 0.5  # of what it was: less comes by other batches, or by looks of a busy machine
 _GROWS_ERRORS = 4.0  # standard errors: it is asked again at every look
-_SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 
 _Of = TypeVar("_Of", int, float)
 
@@ -266,7 +265,7 @@ def cost(share: float, error: float, step_seconds: float, looks: int, seconds: f
     step's length, return what that costs; None where no step is known."""
     if not step_seconds:
         return None
-    low, high = share - _SURE_ERRORS * error, share + _SURE_ERRORS * error
+    low, high = share - SURE_ERRORS * error, share + SURE_ERRORS * error
     return Slowness(
         max(share, 0.0) * step_seconds,
         max(low, 0.0) * step_seconds,

@@ -14,7 +14,7 @@ from stallwatch.encoding import json_of
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
 from stallwatch.fleet.verdict import JobVerdict, PublishedVerdict
-from stallwatch.model.incident import NO_RANKS, OutputTold, Step, Told
+from stallwatch.model.incident import LAST_STEPS, NO_RANKS, OutputTold, Told
 from stallwatch.model.verdict import Report
 
 # Nodes see the same standstill within seconds of each other: after this, who has put nothing is not waited for.
@@ -40,7 +40,6 @@ _MARGIN_SECONDS: Final = 1.0  # our clock may run a little slower than the claim
 _FIRST_CLAIM_SECONDS: Final = 2.0  # so that who has a proof comes first
 _STEP_SECONDS: Final = 0.5  # between candidates
 _MOST_STEPS: Final = 10
-_LAST: Final[tuple[Step, ...]] = ("resolved", "ended")
 _LINGER_SECONDS: Final = 60.0  # after the end, until the last word is said
 # Where all ranks of a node are gone, those of others may stand: they have this long to take over who tells of the end.
 _HAND_OVER_SECONDS: Final = 25.0
@@ -370,7 +369,7 @@ class Member:
         return news if outputs != known and (news != self._unnoted or self._generation) else None
 
     def _is_last(self, told: Told) -> bool:
-        return all(set(_LAST) & set(one.steps) for one in told.outputs.values() if "told" in one.steps)
+        return all(set(LAST_STEPS) & set(one.steps) for one in told.outputs.values() if "told" in one.steps)
 
     def _said_last(self, local: Local) -> bool:
         """The end of what was told is told too."""

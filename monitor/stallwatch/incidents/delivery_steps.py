@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from stallwatch.model.incident import LAST_STEPS as LAST_STEPS
 from stallwatch.model.incident import Incident, Severity, is_told
 from stallwatch.model.incident import Step as Step
 
-LAST: tuple[Step, ...] = ("resolved", "ended")
 _MOST_UPDATES = 3  # of one incident: a verdict that cannot decide must not fill a channel
 _OTHER_COST = 1.5  # times what a slow rank was told to cost
 
@@ -19,8 +19,8 @@ def due(incident: Incident, done: Sequence[Step], minimum: Severity, told_of: st
     if incident.muted or incident.told_elsewhere:
         return None
     if incident.state == "resolved" or incident.state == "ended":
-        return incident.state if "told" in done and not set(LAST) & set(done) else None
-    if not is_told(incident.severity, minimum) or set(LAST) & set(done):
+        return incident.state if "told" in done and not set(LAST_STEPS) & set(done) else None
+    if not is_told(incident.severity, minimum) or set(LAST_STEPS) & set(done):
         return None  # its end was told, by a node that had no ranks of the job any more
     if "told" not in done:
         return "told"

@@ -20,6 +20,7 @@ UNTOLD = "nobody is told"  # how an event begins that says why nobody is told
 NO_RANKS = "no ranks of the job are left here: of its end a node tells that still has some, or this one a little later"
 # What is told of an incident: each is one message, and is sent once.
 Step = Literal["told", "updated", "escalated", "acknowledged", "resolved", "ended"]
+LAST_STEPS: tuple[Step, ...] = ("resolved", "ended")  # nothing is told after one of them
 
 
 def is_told(severity: Severity, minimum: Severity = "warning") -> bool:

@@ -10,12 +10,10 @@ from stallwatch.clock import Clock
 from stallwatch.config import Config
 from stallwatch.encoding import json_of
 from stallwatch.model.incident import NodeReport
-from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
+from stallwatch.outputs.delivery import ATTEMPT_SECONDS, ChildPoster, Delivered, Poster
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_url
-
-_ATTEMPT_SECONDS = 15.0
 
 
 class Deadman:
@@ -53,7 +51,7 @@ class Deadman:
         self._signs.close(seconds, self._poster.cancel)
 
     def _send(self, sign: bytes) -> None:
-        outcome = self._poster.post(sign, _ATTEMPT_SECONDS)
+        outcome = self._poster.post(sign, ATTEMPT_SECONDS)
         self._problem = None if isinstance(outcome, Delivered) else f"no sign of life sent: {outcome.reason}"
 
 

@@ -17,6 +17,7 @@ from stallwatch.outputs.poster import KEEP_SECONDS, PostAnswer, PostRequest
 _ANSWER = msgspec.json.Decoder(PostAnswer)
 
 _COMMAND = module_of_ours("stallwatch.outputs.poster")
+ATTEMPT_SECONDS = 15.0  # until an answer to a message must have come
 _LONGEST_WAIT_SECONDS = 3600.0  # a server that asks for more is asked again after this
 
 

@@ -4,7 +4,7 @@ import re
 from urllib.parse import quote
 
 from stallwatch.diagnosis.report.steps import deadline, safety
-from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Verdict
 
@@ -19,7 +19,7 @@ def headline(incident: Incident, step: Step) -> str:
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
         what = f"{who(verdict)}: {verdict.cause}"
-        what += f"{cost_share(verdict)}{place(verdict)}" if step not in LAST else ""
+        what += f"{cost_share(verdict)}{place(verdict)}" if step not in LAST_STEPS else ""
     return f"{incident.job.training_job}: {_PREFIXES.get(step, '')}{what}"
 
 

@@ -21,7 +21,7 @@ from stallwatch.model.incident import Incident, NodeReport, OutputTold, Severity
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.outputs import company
 from stallwatch.outputs.back_off import BackOff
-from stallwatch.outputs.delivery import Delivered, DeliveryResult, Later, ReadyPoster
+from stallwatch.outputs.delivery import ATTEMPT_SECONDS, Delivered, DeliveryResult, Later, ReadyPoster
 from stallwatch.outputs.documents import HeldMessages
 from stallwatch.outputs.left_messages import LeftMessages
 from stallwatch.outputs.rate_cap import NoCap, RateCap
@@ -29,7 +29,6 @@ from stallwatch.outputs.spool import Message, Spool, SpoolFile
 
 logger = logging.getLogger("stallwatch.outputs")
 
-_ATTEMPT_SECONDS = 15.0
 # Nobody acts on yesterday's stall. By wall time, which lives over a restart; a day is so long that steps do not matter.
 _OLDEST_SECONDS = 24 * 3600.0
 _SAVE_AGAIN_SECONDS = 5.0  # after a disk has not taken what was told
@@ -72,7 +71,7 @@ class Notifier:
         clock: Clock,
         file: SpoolFile,
         minimum: Severity,
-        attempt_seconds: float = _ATTEMPT_SECONDS,
+        attempt_seconds: float = ATTEMPT_SECONDS,
         *,
         cap: RateCap | None = None,
         tells_people: bool = True,

@@ -11,7 +11,7 @@ from typing import Any
 from stallwatch.clock import iso
 from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.diagnosis.report.steps_by_cause import says_what_differs
-from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.incidents.life_cycle import JOB_ENDED
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.incident import Incident, NodeReport
@@ -48,10 +48,10 @@ def slack_message(
 
     A report of the node adds what it knows of the culprit's GPU. Slack folds the merged stacks, which are long.
     """
-    others = company.beside(incident, report.incidents) if report is not None and step not in LAST else ()
+    others = company.beside(incident, report.incidents) if report is not None and step not in LAST_STEPS else ()
     title = _clip(_headline(incident, step, others), _HEADER_CHARACTERS)
     blocks = [{"type": "header", "text": {"type": "plain_text", "text": title}}]
-    blocks += _resolved(incident) if step in LAST else _standing(incident, step, _gpus(report))
+    blocks += _resolved(incident) if step in LAST_STEPS else _standing(incident, step, _gpus(report))
     if others:
         there = [f"• {escape(headline(one, 'told'))}" for one in others[:_MOST_LINES]]
         blocks.append(
@@ -59,7 +59,7 @@ def slack_message(
         )
     blocks.append(_context(_footer(incident, external_url)))
     message: dict[str, Any] = {"text": _notification(incident, step, others), "blocks": blocks}
-    if step not in (*LAST, "escalated") and incident.report is not None:  # why has been said, and is what it was
+    if step not in (*LAST_STEPS, "escalated") and incident.report is not None:  # why has been said, and is what it was
         attached = _folded(incident.verdict, incident.report.stacks)
         message |= {"attachments": attached} if attached else {}
     return message
@@ -68,7 +68,7 @@ def slack_message(
 def _notification(incident: Incident, step: Step, others: Sequence[Incident]) -> str:
     """What a locked phone shows, and the first lines must be enough: job, rank, cause, code line; may it be killed; the
     sentence."""
-    over = step in LAST
+    over = step in LAST_STEPS
     safe = safety_words(incident) if incident.verdict is not None and not over else ""
     lines = [_headline(incident, step, others), safe, _ending(incident) if over else sentence(incident)]
     return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
@@ -81,7 +81,7 @@ def slack_answer(incident: Incident, step: Step) -> dict[str, Any]:
         return {"text": text, "blocks": [_section(text)]}
     text = f"*{escape(_headline(incident, step))}*\n{_prose(_now(incident, step))}"
     blocks = [_section(text)]
-    if incident.report is not None and step not in LAST:
+    if incident.report is not None and step not in LAST_STEPS:
         blocks.append(_context([escape(safety_words(incident))]))
     return {"text": _clip(text, _FALLBACK_CHARACTERS), "blocks": blocks, "reply_broadcast": step == "escalated"}
 
@@ -150,7 +150,7 @@ def _headline(incident: Incident, step: Step, others: Sequence[Incident] = ()) -
 def _now(incident: Incident, step: Step) -> str:
     if step == "acknowledged":
         return f"{incident.acknowledged_by} is on it"
-    return (incident.resolution or _OVER) if step in LAST else sentence(incident)
+    return (incident.resolution or _OVER) if step in LAST_STEPS else sentence(incident)
 
 
 def _resolved(incident: Incident) -> Iterator[Block]:

@@ -14,7 +14,7 @@ from stallwatch.clock import Clock
 from stallwatch.errors import StallwatchError
 from stallwatch.model.incident import NodeReport
 from stallwatch.model.snapshot import JobKey
-from stallwatch.outputs.delivery import Delivered, Later, Poster, Refused
+from stallwatch.outputs.delivery import ATTEMPT_SECONDS, Delivered, Later, Poster, Refused
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.output import Control
 
@@ -27,7 +27,6 @@ HINT = "React with 👀 to acknowledge, with 🔕 to hear nothing of this job fo
 _EVERY_NS = 10_000_000_000  # reactions.get allows 50 calls a minute: https://docs.slack.dev/apis/web-api/rate-limits
 _AFTER_REFUSAL_SECONDS = 600.0  # somebody must give the bot a right first
 _AFTER_FAILURE_SECONDS = 60.0
-_ATTEMPT_SECONDS = 15.0
 _MOST_AT_ONCE = 5
 _REACTION = re.compile(r"([a-z0-9_+-]+):([UW][A-Z0-9]{1,20})\Z")
 
@@ -105,7 +104,7 @@ class SlackReactions:
             self._ask(asked)
 
     def _ask(self, asked: _Asked) -> None:
-        outcome = self._poster.post(b"{}", _ATTEMPT_SECONDS, asked.thread)
+        outcome = self._poster.post(b"{}", ATTEMPT_SECONDS, asked.thread)
         if not isinstance(outcome, Delivered):
             self._due_ns = self._clock.monotonic_ns() + int(_wait_seconds(outcome) * 1e9)
             if outcome.reason != self._refused:

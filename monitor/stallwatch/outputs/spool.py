@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.incidents.delivery_steps import LAST, Step
+from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.model.incident import OutputTold
 from stallwatch.node.disk import Disk
 
@@ -125,7 +125,7 @@ class Spool(msgspec.Struct, frozen=True):
         told = {
             incident_id: steps
             for incident_id, steps in self.told.items()
-            if incident_id in present or incident_id in waiting or not set(LAST) & set(steps)
+            if incident_id in present or incident_id in waiting or not set(LAST_STEPS) & set(steps)
         }
         if len(told) == len(self.told):
             return self

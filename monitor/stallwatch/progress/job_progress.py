@@ -7,6 +7,7 @@ from stallwatch.model.verdict import Cause, Rejected
 
 # One rank of so many that works on while all others stand in communication is what they wait for.
 _MOVERS = 4
+SURE_ERRORS = 1.96  # standard errors of an interval of 95 %
 BY_STEPS = "heartbeats over many steps"  # the source of what they say
 
 

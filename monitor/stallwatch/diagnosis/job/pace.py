@@ -13,7 +13,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness
-from stallwatch.progress.job_progress import many_move, minorities, stand_apart
+from stallwatch.progress.job_progress import SURE_ERRORS, many_move, minorities, stand_apart
 
 # Whether work has moved from the other ranks to those that come late now: experts and dynamic batches share one amount
 # of work among the ranks, so that one gets what others lose. A fault adds to one rank and takes nothing from the
@@ -88,7 +88,6 @@ _NOT_LAST = -2.3
 _LATE_SHARE_OF_STEP = 0.08  # of the step without it: less is told by nobody, and more is measured by detectors
 _LATE_FLOOR_NS = 3_000_000  # less is scheduling noise of the host
 _MANY_TIMES = 6.0
-_SURE_ERRORS = 1.96  # of an interval of 95 %
 _AS_LONG = 1.5  # times: a group's period is that of its calls
 _INTERVAL = 0.98  # half an interval of 95 % of a median, in roots of its observations
 
@@ -243,7 +242,7 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
             # that is shared makes of some calls many times what it makes of most.
             spanned = median(calls[-1].values()) - median(calls[-count].values())
             mean, error = _mean([max(0, gap) for gap in gaps])
-            low, high = max(0.0, mean - _SURE_ERRORS * error), mean + _SURE_ERRORS * error
+            low, high = max(0.0, mean - SURE_ERRORS * error), mean + SURE_ERRORS * error
             each = _mean(_distances(calls[-count:]))[0]
             # Of groups that are called several times a step it is a part of that.
             length = each if step_ns <= _AS_LONG * each else step

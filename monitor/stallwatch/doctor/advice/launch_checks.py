@@ -11,11 +11,11 @@ from stallwatch.doctor.advice.scripts import texts
 from stallwatch.doctor.advice.settings import Setting, settings, settings_of
 from stallwatch.doctor.check import finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
+from stallwatch.doctor.network.interfaces import INTERFACE_VARIABLES
 from stallwatch.doctor.surroundings import Surroundings
 from stallwatch.formats.addresses import kind_of_address
 
 _SHELLS: Final = (".sh", ".bash", ".sbatch", ".slurm")
-_INTERFACES: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 class LaunchCheck(ABC):
@@ -63,7 +63,7 @@ class LoopbackLaunch(LaunchCheck):
         told = {one.name for one in set_here}
         set_here += [one for one in settings(commands(part)) if one.name not in told]
         for setting in set_here:
-            if setting.name in _INTERFACES and setting.value.lstrip("=").rstrip(",]") == "lo":
+            if setting.name in INTERFACE_VARIABLES and setting.value.lstrip("=").rstrip(",]") == "lo":
                 yield self._interface(path, setting, nodes)
         masters = [(one.line, one.master) for one in started if one.master]
         masters += [(one.line, one.value) for one in set_here if one.name in ("MASTER_ADDR", "PET_MASTER_ADDR")]

@@ -12,7 +12,7 @@ from stallwatch.doctor.surroundings import Interface, Surroundings
 from stallwatch.formats.addresses import address_words, is_loopback, kind_of_address
 
 _VIRTUAL = ("lo", "docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "podman", "tun", "tap")
-_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 class InterfaceExists:
@@ -25,12 +25,12 @@ class InterfaceExists:
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        if all(surroundings.variable(name) is None for name in _VARIABLES):
+        if all(surroundings.variable(name) is None for name in INTERFACE_VARIABLES):
             raise Inapplicable("no interface is named")
         interfaces = surroundings.sockets.interfaces()
         return tuple(
             record
-            for variable in _VARIABLES
+            for variable in INTERFACE_VARIABLES
             for environment, value in places_of(surroundings, variable)
             if "\r" not in value
             for record in self._one(environment.place, variable, value.strip(), interfaces)
