@@ -52,7 +52,9 @@ def history(incident: IncidentDocument) -> Iterator[tuple[str, str]]:
 
 def marks(incident: IncidentDocument) -> Iterator[str]:
     """Who is on it, and why nobody is told, in a few words."""
-    if incident.acknowledged_by:
+    if incident.acknowledged_by and incident.is_over:
+        yield f"acknowledged by {incident.acknowledged_by}"
+    elif incident.acknowledged_by:
         yield f"{incident.acknowledged_by} is on it"
     if incident.muted:
         yield next((word for event in reversed(incident.events) if (word := _quiet(event.what))), "muted")

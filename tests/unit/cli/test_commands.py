@@ -228,6 +228,9 @@ def test_a_list_says_who_is_on_it_and_why_nobody_is_told(capsys: Capture) -> Non
         assert f"anna is on it, {mark}" in capsys.readouterr().out
         show(status_view(rank_list(node_report(quiet)), incident_list(node_report(quiet))))
         assert f"anna is on it. {mark}." in capsys.readouterr().out
+    past = incident(state="ended", acknowledged_by="anna", resolved_wall_ns=WALL_NS)
+    show(list_view(incident_list(node_report(past))))
+    assert "ended, acknowledged by anna  critical" in capsys.readouterr().out, "nobody is on it any more"
     show(list_view(incident_list(node_report(incident()))))
     assert "open   critical" in capsys.readouterr().out, "nothing beside it"
 
