@@ -100,8 +100,7 @@ class Daemon:
         self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
         self._silences = KeptSilences(store, clock) if fleet is None else None
         self._room_tick = _ROOM_TICKS - 1  # of the next look at the store's size
-        self._tally, self._free_lists = Tally(), FreeLists(lambda: clock.monotonic_ns() / 1e9)
-        self._cost = Cost()
+        self._tally, self._cost, self._free_lists = Tally(), Cost(), FreeLists(lambda: clock.monotonic_ns() / 1e9)
         self._outputs: tuple[Output, ...] = ()
         self._started_wall_ns = clock.wall_ns()
         self.control = ControlService(store, clock, self._wakeup.ring)
