@@ -31,6 +31,8 @@ _SOURCE_FIELDS: Final = frozenset({"text", "source_line", "locals", "argv", "cmd
 _SERIAL_FIELDS: Final = frozenset({"serial"})
 # A function of the kernel, whatever this kernel calls it ("futex_do_wait" since 6.7): nobody's own.
 _KERNEL_FIELDS: Final = frozenset({"wchan"})
+# A type of file system, and a server's name and folder, whatever they are called: "nfs4 storage01:/homes".
+_MOUNT_FIELDS: Final = frozenset({"waits_on"})
 _IDENTIFIER = re.compile(r"[^\W\d][\w.<>]*")
 _SYMBOL = re.compile(r"[a-z_]\w*(?:\.\w+)*")
 # Written by a daemon of what is in the other files; a reader makes it anew.
@@ -79,6 +81,9 @@ class Scrubber:
         if isinstance(value, str):
             if field in _KERNEL_FIELDS and _SYMBOL.fullmatch(value) and value not in self._secret:
                 return value
+            if field in _MOUNT_FIELDS and value:
+                kind, _, own = value.partition(" ")
+                return f"{self.text(kind)} {self._name('place', own)}" if own else self.text(kind)
             return "" if field in _SOURCE_FIELDS | _SERIAL_FIELDS else self.text(value)
         if isinstance(value, Mapping):
             made = {self.text(key) if isinstance(key, str) else key: self.json(one, key) for key, one in value.items()}

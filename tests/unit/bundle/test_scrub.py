@@ -219,3 +219,13 @@ def test_what_stands_for_a_job_goes_whole_and_which_functions_stay_is_said(
     left = {name for name in own if any(f'"{name}"' in text for text in texts)}
     assert left - {"<module>"} <= set(stays.split(", ")), "none stays of which it is not said"
     assert "main" in stays.split(", ")
+
+
+def test_which_server_a_rank_waits_for_goes_whole_and_is_the_same_everywhere() -> None:
+    scrubber = Scrubber(())
+    made = [
+        scrubber.json({"waits_on": one})
+        for one in ("nfs4 storage01:/homes", "nfs4 storage01:/homes", "tcp 10.0.0.7:443")
+    ]
+    assert [one["waits_on"] for one in made] == ["nfs4 placex1", "nfs4 placex1", "tcp placex2"]
+    assert scrubber.json({"waits_on": ""}) == {"waits_on": ""}
