@@ -98,3 +98,19 @@ def test_a_word_that_is_no_command_is_answered_with_what_may_be_meant(
 ) -> None:
     assert app.run([word]) == 64
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["node-check", "--hours", "x"], "'x' is no number: write one such as"),
+        (["node-check", "--hours", "nan"], "'nan' is no number"),
+        (["node-check", "--hours", "-1"], "-1.0 is not in the range"),
+        (["demo", "--ranks", "2.5"], "'2.5' is no whole number: write one such as"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_words(
+    command: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(command) == 64
+    assert said in capsys.readouterr().err

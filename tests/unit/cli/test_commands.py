@@ -393,17 +393,3 @@ def test_what_a_job_writes_does_not_drive_the_terminal(capsys: Capture, monkeypa
         assert run(["incidents", "llama-7b-1"]) == 0
         assert run(["status"]) == 0
     assert "\x1b" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["node-check", "--hours", "x"], "'x' is no number: write one such as"),
-        (["node-check", "--hours", "nan"], "'nan' is no number"),
-        (["node-check", "--hours", "-1"], "-1.0 is not in the range"),
-        (["demo", "--ranks", "2.5"], "'2.5' is no whole number: write one such as"),
-    ],
-)
-def test_what_is_no_number_is_refused_in_words(command: list[str], said: str, capsys: Capture) -> None:
-    assert run(command) == 64
-    assert said in capsys.readouterr().err
