@@ -1,6 +1,7 @@
 """Exit codes are a contract with scripts."""
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,22 @@ def test_what_is_no_number_is_refused_in_words(
 ) -> None:
     assert app.run(command) == 64
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_where_only_the_hook_is_installed_the_nodes_own_command_answers(is_there: bool, tmp_path: Path) -> None:
+    of_node = tmp_path / "node" / "bin" / "stallwatch"
+    of_node.parent.mkdir(parents=True)
+    of_node.write_text('#!/bin/sh\necho "the node: $* ${PYTHONPATH:-clean}"\nexit 7\n')
+    of_node.chmod(0o755 if is_there else 0o644)
+    code = (
+        "import sys; sys.path.insert(0, 'monitor'); sys.modules['click'] = None; from stallwatch import cli; "
+        f"cli._OF_NODE = {str(tmp_path / 'node')!r}; sys.argv[1:] = ['status', '--json']; sys.exit(cli.main())"
+    )
+    environment = os.environ | {"PYTHONPATH": "/nowhere"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT)
+    if is_there:
+        assert (done.returncode, done.stdout) == (7, "the node: status --json clean\n")
+    else:
+        assert done.returncode == 69
+        assert "only the hook is installed here" in done.stderr
