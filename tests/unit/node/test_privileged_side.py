@@ -284,3 +284,49 @@ def test_only_the_users_that_are_named_may_connect_and_only_so_many(
             caller.close()
         for one in side._connections:
             one.socket.close()
+
+
+@pytest.mark.parametrize(("name", "deadline"), [("look", NOW + 25), ("sample", NOW + 3), ("ranks", None)])
+def test_what_is_started_has_the_time_that_the_settings_give_it(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float], name: str, deadline: float | None
+) -> None:
+    class Started:
+        def __init__(self, command: object, lends: object) -> None:
+            self.child, self.channel = _Child(name), None
+
+    monkeypatch.setattr(privileged_server, "OwnChild", Started)
+    captures = {"seconds": 25, "sample_seconds": 3}
+    side = PrivilegedSide({"sensor_names": ["ranks"], "sensors": {}, "captures": captures}, -1)
+    verb = side.verb(name)
+    assert verb is not None
+    process, _ = side.start(name, verb, {})
+    assert process.deadline == deadline
+    process.close()
+
+
+def test_what_is_under_way_has_time_to_end_when_the_side_is_stopped(side: _Side) -> None:
+    """A look lets its ranks go on first."""
+    wakeup, ring = os.pipe2(os.O_NONBLOCK)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection = Connection(theirs, side)
+    child = _Child("look")
+    asked: list[int] = []
+
+    def has_ended() -> bool:
+        asked.append(os.write(ring, b"!"))
+        return len(asked) == 3
+
+    child.has_ended = has_ended  # type: ignore[method-assign]
+    connection._children[1] = cast("PrivilegedProcess", child)
+    side._connections.append(connection)
+    os.write(ring, b"!")
+    side.stop()
+    try:
+        side.serve(wakeup, None, listening, set())
+    finally:
+        ours.close()
+        listening.close()
+        os.close(wakeup)
+        os.close(ring)
+    assert (child.ends, child.closed) == ([False], True)
