@@ -13,6 +13,7 @@ from stallwatch.node import privileged_server
 from stallwatch.node.privileged_process import PrivilegedProcess
 from stallwatch.node.privileged_server import MESSAGE_LIMIT_BYTES, Connection, PrivilegedSide
 from stallwatch.node.privileged_verbs import NotAllowed, Verb
+from stallwatch.node.run_once import Ended
 
 NOW = 5_000.0
 
@@ -330,3 +331,44 @@ def test_what_is_under_way_has_time_to_end_when_the_side_is_stopped(side: _Side)
         os.close(wakeup)
         os.close(ring)
     assert (child.ends, child.closed) == ([False], True)
+
+
+def test_what_is_asked_while_the_settings_are_read_anew_has_the_new_ones(
+    side: _Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakeup, ring = os.pipe2(os.O_NONBLOCK)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    begun: list[int] = []  # looks, each time that it is asked for the settings
+    runs: list[object] = []
+
+    class Reads:
+        def __init__(self, command: object, leads_group: bool) -> None:
+            runs.append(command)
+            os.write(ring, b"!")
+
+        def poll(self) -> Ended | None:
+            begun.append(len(side.children))
+            os.write(ring, b"!")
+            done = json.dumps({**side._settings, "captures": {"seconds": 9}}).encode()
+            return Ended(0, done, b"") if len(begun) == 3 else None
+
+    start, given = side.start, list[object]()
+
+    def started(name: str, verb: Verb, words: Mapping[str, Any]) -> tuple[PrivilegedProcess, socket.socket]:
+        given.append(side._settings["captures"])
+        made = start(name, verb, words)
+        side.children[-1].process.returncode = 0
+        ours.close()
+        return made
+
+    side.start = started  # type: ignore[method-assign]
+    side._settings = {**side._settings, "renew": ["prints them"]}
+    monkeypatch.setattr(privileged_server, "RunOnce", Reads)
+    for request in ({"verb": "renew"}, LOOK):
+        ours.send(json.dumps(request).encode())
+    try:
+        side.serve(wakeup, theirs, None, set())
+    finally:
+        os.close(wakeup)
+        os.close(ring)
+    assert (begun, given, runs) == ([0, 0, 0], [{"seconds": 9}], [["prints them"]])
