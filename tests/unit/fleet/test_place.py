@@ -257,6 +257,17 @@ def test_a_server_that_takes_seconds_for_each_answer_is_not_taken_for_one_that_l
 
 
 @needs_redis
+def test_a_connection_begins_with_who_we_are_and_asks_for_nothing_more(server: str) -> None:
+    watcher, place = connect(server), connect(server)
+    watcher._client.config_resetstat()
+    place.posted("")
+    asked = set(watcher._client.info("commandstats"))
+    for one in (watcher, place):
+        one.hang_up()
+    assert not {one for one in asked if "setinfo" in one or "maint" in one}, asked
+
+
+@needs_redis
 def test_a_full_server_and_a_replica_say_so(server: str) -> None:
     place = connect(server)
     client = place._client
