@@ -29,6 +29,7 @@ _MODULES = {
     "stacks": "Python stacks: by py-spy from outside; by the hook itself",
     "verdict": "the verdict; the one over all nodes",
 }
+_MOST_LINES = 400
 # Imported once, and of its own all the same.
 _SMALL = {"loop/schedule": "time as the loop counts it, which its tests move by hand; the loop itself is daemon.py"}
 _CLASSES = {
@@ -66,6 +67,12 @@ def test_a_file_of_a_few_lines_serves_several_or_is_a_program() -> None:
         if text.count("\n") < 30 and not program and len(importers[name]) < 2:
             small.add(name)
     assert small - set(_SMALL) == set()
+
+
+def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
+    files = [*_PACKAGE.rglob("*.py"), *Path(__file__).parents[1].rglob("*.py")]
+    long = {str(path): lines for path in files if (lines := path.read_text(encoding="utf-8").count("\n")) > _MOST_LINES}
+    assert long == {}
 
 
 def _modules() -> dict[str, list[str]]:
