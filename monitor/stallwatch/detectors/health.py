@@ -11,9 +11,8 @@ import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.history import NodeHistory
-from stallwatch.detectors.why_slow import slowdowns
 from stallwatch.model.finding import Finding
-from stallwatch.model.gpu import Gpu
+from stallwatch.model.gpu import Gpu, missing_lanes
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import DiskSample, HostSample, JobKey, NetworkPort
 
@@ -176,7 +175,7 @@ def _of_gpus(seen: NodeHistory, counters: tuple[Counters, ...]) -> Iterator[Comp
     rose = {c.uuid: dict(c.rose_ns) for c in counters}
     for gpu in seen.gpus:
         name = f"GPU {gpu.index}"
-        if reasons := slowdowns(gpu):
+        if reasons := gpu.slowdowns:
             heat = f" at {gpu.temperature_celsius} °C" if gpu.temperature_celsius is not None else ""
             clock = f", {gpu.sm_clock_mhz} MHz" if gpu.sm_clock_mhz is not None else ""
             yield Complaint(
@@ -189,9 +188,8 @@ def _of_gpus(seen: NodeHistory, counters: tuple[Counters, ...]) -> Iterator[Comp
             yield Complaint(f"{gpu.uuid} remap", text, gpu.uuid)
         for what in rose.get(gpu.uuid, {}):
             yield Complaint(f"{gpu.uuid} {what}", f"{name}: {what} are rising", gpu.uuid)
-        link, best = gpu.pcie_link, gpu.pcie_link_maximum
-        if link and best and link[1] < best[1]:
-            yield Complaint(f"{gpu.uuid} pcie", f"{name} has {link[1]} of {best[1]} PCIe lanes", gpu.uuid)
+        if lanes := missing_lanes(gpu, seen.gpus):
+            yield Complaint(f"{gpu.uuid} pcie", f"{name} has {lanes[0]} of {lanes[1]} PCIe lanes", gpu.uuid)
     yield from _memory(seen)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.model.gpu import Gpu
+from stallwatch.model.gpu import Gpu, missing_lanes
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import ProcessSample
 
@@ -15,9 +15,6 @@ _LOWER_CLOCK = 0.93  # of its peers' median; healthy GPUs of one model are withi
 _FULL = 0.97
 _BUSY_CHILDREN = 0.3  # share of the children that run: loaders at work
 _CONTENDED_SHARE = 0.2  # of its time runnable without running
-# NVML clock event reasons that are limits by fault or heat, not by load: HW slowdown, SW thermal, HW thermal, HW brake.
-SLOWDOWN_REASONS = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
-POWER_CAP = 0x4
 
 
 def why_slow(rank: int, alive: Sequence[RankHistory], seen: NodeHistory) -> str:
@@ -36,30 +33,20 @@ def gpu_of(rank: RankHistory, gpus: Sequence[Gpu]) -> Gpu | None:
     return next((gpu for gpu in gpus if rank.sample.pid in (gpu.compute_pids or ())), None)
 
 
-def slowdowns(gpu: Gpu) -> list[str]:
-    """Names of what slows a GPU's clocks down now."""
-    reasons = gpu.clock_event_reasons or 0
-    return [name for bit, name in SLOWDOWN_REASONS.items() if reasons & bit]
-
-
 def _clock(mine: RankHistory, others: Sequence[RankHistory], seen: NodeHistory) -> str:
     gpu = gpu_of(mine, seen.gpus)
     clocks = [g.sm_clock_mhz for r in others if (g := gpu_of(r, seen.gpus)) and g.sm_clock_mhz]
     if gpu is None or not gpu.sm_clock_mhz or not clocks or gpu.sm_clock_mhz >= _LOWER_CLOCK * median(clocks):
         return ""
-    capped = ["power cap"] if (gpu.clock_event_reasons or 0) & POWER_CAP else []
-    why = ", ".join(slowdowns(gpu) or capped) or "the driver gives no reason"
+    why = ", ".join(gpu.slowdowns or [reason.words for reason in gpu.lowered_by]) or "the driver gives no reason"
     return f"its GPU {gpu.index} runs at {gpu.sm_clock_mhz} MHz, its peers' at {median(clocks):.0f} MHz ({why})"
 
 
 def _links(mine: RankHistory, seen: NodeHistory) -> str:
     gpu = gpu_of(mine, seen.gpus)
-    if gpu is None or gpu.pcie_link is None or gpu.pcie_link_maximum is None:
+    if gpu is None or (lanes := missing_lanes(gpu, seen.gpus)) is None:
         return ""
-    # The generation falls by itself when idle; the width does not.
-    if gpu.pcie_link[1] < gpu.pcie_link_maximum[1]:
-        return f"the PCIe link of its GPU {gpu.index} has {gpu.pcie_link[1]} of {gpu.pcie_link_maximum[1]} lanes"
-    return ""
+    return f"the PCIe link of its GPU {gpu.index} has {lanes[0]} of {lanes[1]} lanes"
 
 
 def _memory(mine: RankHistory, seen: NodeHistory) -> str:

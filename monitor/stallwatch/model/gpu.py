@@ -1,9 +1,32 @@
 """A GPU, from the driver's answer to the sentence of a verdict: one value for sensor, evidence, doctor and selftest."""
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import msgspec
 
 _BUSY_PERCENT = 95.0
 _STILL_PERCENT = 1
+
+
+class ClockEventReason(NamedTuple):
+    """Why the driver lowers a GPU's clocks."""
+
+    bit: int
+    name: str  # of the metric
+    words: str
+    harms: bool  # a fault or heat; what is left is load, or somebody's setting
+
+
+# nvmlClocksEventReasons of nvml.h; without idleness and the application's own setting, which slow nothing down.
+CLOCK_EVENT_REASONS = (
+    ClockEventReason(0x4, "sw_power_cap", "power cap", False),
+    ClockEventReason(0x8, "hw_slowdown", "hardware slowdown", True),
+    ClockEventReason(0x10, "sync_boost", "sync boost", False),
+    ClockEventReason(0x20, "sw_thermal", "software thermal", True),
+    ClockEventReason(0x40, "hw_thermal", "hardware thermal", True),
+    ClockEventReason(0x80, "hw_power_brake", "power brake", True),
+)
 
 
 class GpuEvent(msgspec.Struct, frozen=True):
@@ -66,6 +89,16 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.utilization_percent is not None and self.utilization_percent >= _BUSY_PERCENT
 
     @property
+    def slowdowns(self) -> list[str]:
+        """What slows its clocks down now, by fault or by heat, in words."""
+        return [reason.words for reason in self.lowered_by if reason.harms]
+
+    @property
+    def lowered_by(self) -> tuple[ClockEventReason, ...]:
+        """Why its clocks are lowered now; empty where they are not, or the driver does not tell."""
+        return tuple(reason for reason in CLOCK_EVENT_REASONS if (self.clock_event_reasons or 0) & reason.bit)
+
+    @property
     def moves_memory(self) -> bool:
         """Whether its memory controller is seen at work: what trains reads and writes, what spins does not."""
         return (self.memory_utilization_percent or 0) > _STILL_PERCENT
@@ -74,6 +107,22 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     def xids(self) -> tuple[int, ...]:
         """That the driver told of it lately, oldest first."""
         return tuple(event.xid for event in self.events if event.xid is not None)
+
+
+def missing_lanes(gpu: Gpu, gpus: Iterable[Gpu]) -> tuple[int, int] | None:
+    """Given a GPU and all of its node, return the PCIe lanes that its link has and those it should have; None where no
+    lane is missing, or nobody can tell.
+
+    NVML's maximum is the narrower of device and slot, and wires of a board may be fewer: where all GPUs of a model are
+    as narrow, it is made so. A link at rest lowers its speed, never its width.
+    """
+    alike = [other.pcie_link[1] for other in gpus if other.pcie_link and other.name == gpu.name]
+    if gpu.pcie_link is None or not alike:
+        return None
+    width, possible = gpu.pcie_link[1], max(alike)
+    if gpu.pcie_link_maximum:
+        possible = min(possible, gpu.pcie_link_maximum[1])
+    return (width, possible) if 0 < width < possible else None
 
 
 class GpuState(msgspec.Struct, frozen=True):

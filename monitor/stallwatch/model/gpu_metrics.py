@@ -3,19 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from stallwatch.model.gpu import Gpu
+from stallwatch.model.gpu import CLOCK_EVENT_REASONS, Gpu
 from stallwatch.model.metric import Family, Labels
 
 GPU_LABELS = ("gpu", "gpu_uuid")
-# nvmlClocksEventReasons of nvml.h; without idleness and the application's own setting, which slow nothing down.
-_SLOWED_BY: dict[str, int] = {
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal": 0x20,
-    "hw_thermal": 0x40,
-    "hw_power_brake": 0x80,
-}
 
 _Samples = Iterator[tuple[Labels, float]]
 
@@ -44,8 +35,8 @@ def _info(gpu: Gpu) -> _Samples:
 
 def _slowed(gpu: Gpu) -> _Samples:
     if gpu.clock_event_reasons is not None:
-        for reason, bit in _SLOWED_BY.items():
-            yield (reason,), float(bool(gpu.clock_event_reasons & bit))
+        for reason in CLOCK_EVENT_REASONS:
+            yield (reason.name,), float(reason in gpu.lowered_by)
 
 
 def _slowed_seconds(gpu: Gpu) -> _Samples:

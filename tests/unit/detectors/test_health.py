@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 import msgspec
@@ -101,10 +102,10 @@ def test_memory_rows_and_lanes_of_a_gpu_are_told_of_its_rank() -> None:
     }
     failed = gpu(1, remap_pending=True, remap_failed=True)
     assert told(node(gpu1=failed)) == {"GPU 1 could not remap a bad memory row: replace it": (1,)}
-    narrow = gpu(1, pcie_link=(4, 8), pcie_link_maximum=(5, 16))
-    assert told(node(gpu1=narrow)) == {"GPU 1 has 8 of 16 PCIe lanes": (1,)}
-    idle = gpu(1, pcie_link=(1, 16), pcie_link_maximum=(5, 16))
-    assert not told(node(gpu1=idle)), "its generation falls by itself"
+    narrow, wide = (partial(gpu, pcie_link=(4, lanes), pcie_link_maximum=(5, 16)) for lanes in (8, 16))
+    assert told(node(gpu0=wide(0), gpu1=narrow(1))) == {"GPU 1 has 8 of 16 PCIe lanes": (1,)}
+    every = node(gpu0=narrow(0), gpu1=narrow(1), gpu2=narrow(2), gpu3=narrow(3))
+    assert not told(every), "all alike is how the board is made"
 
 
 def test_a_gpu_that_no_rank_holds_concerns_nobody() -> None:

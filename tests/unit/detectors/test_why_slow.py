@@ -70,15 +70,13 @@ def test_a_clock_near_its_peers_or_unknown_says_nothing() -> None:
 
 
 def test_lanes_of_its_link_and_memory_that_is_full() -> None:
-    narrow = {"pcie_link": (4, 8), "pcie_link_maximum": (5, 16)}
-    assert why(seen(gpu2=narrow)) == "; the PCIe link of its GPU 2 has 8 of 16 lanes"
-    assert why(seen(gpu2={"pcie_link": (1, 16), "pcie_link_maximum": (5, 16)})) == "", "idle, its generation falls"
-    assert why(seen(gpu2={"pcie_link": (4, 8)})) == ""
-    assert why(seen(gpu2={"pcie_link_maximum": (5, 16)})) == ""
+    narrow, wide = ({"pcie_link": (4, lanes), "pcie_link_maximum": (5, 16)} for lanes in (8, 16))
+    assert why(seen(gpu2=narrow, gpu3=wide)) == "; the PCIe link of its GPU 2 has 8 of 16 lanes"
+    assert why(seen(gpu2=narrow, gpu3=narrow)) == "", "all alike is how the board is made"
     assert why(seen(gpu2={"memory_used_bytes": 79 * GIB})) == "; the memory of its GPU 2 is 99% full"
     assert why(seen(gpu2={"memory_used_bytes": 77 * GIB})) == ""
     assert why(seen(gpu2={"memory_used_bytes": 79 * GIB, "memory_total_bytes": None})) == ""
-    both = why(seen(gpu2={**narrow, "memory_used_bytes": 79 * GIB}))
+    both = why(seen(gpu2={**narrow, "memory_used_bytes": 79 * GIB}, gpu3=wide))
     assert both == "; the PCIe link of its GPU 2 has 8 of 16 lanes and the memory of its GPU 2 is 99% full"
 
 

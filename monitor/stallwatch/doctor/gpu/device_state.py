@@ -19,8 +19,6 @@ from stallwatch.model.reading import Known
 
 # nvml.h
 _NO_PERMISSION, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _MISMATCH, _UNKNOWN = 4, 9, 12, 18, 999
-# Clock-event reasons by which a GPU protects itself: hardware, thermal (by software, by hardware), power brake.
-_HARMFUL = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 _RECOVERY = {1: "reset the GPU", 2: "reboot the node", 3: "drain P2P work", 4: "drain, then reset the GPU",
              5: "recover the IMEX domain", 6: "reset the GPU's bus", 7: "reboot the system"}  # fmt: skip
 
@@ -200,8 +198,7 @@ class Throttled:
         """A warning for each GPU whose clocks are lowered now for a reason that harms."""
         found = []
         for gpu in gpu_state(surroundings).gpus:
-            reasons = [text for bit, text in _HARMFUL.items() if (gpu.clock_event_reasons or 0) & bit]
-            if reasons:
+            if reasons := gpu.slowdowns:
                 found.append(
                     finding(
                         self, "warning", label(gpu),

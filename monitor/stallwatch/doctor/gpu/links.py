@@ -9,6 +9,7 @@ from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.gpu.device_state import gpu_state, label
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.model.gpu import missing_lanes
 
 _FABRIC_NOT_SUPPORTED, _FABRIC_COMPLETED = 0, 3  # nvml.h
 _SYSTEM = 50  # nvml.h NVML_TOPOLOGY_SYSTEM: across sockets
@@ -65,23 +66,21 @@ class PcieWidth:
 
     name: ClassVar[str] = "pcie_width"
     area: ClassVar[Area] = "gpu"
-    looks_for: ClassVar[str] = "a GPU on fewer PCIe lanes than it has, or fewer than its siblings"
+    looks_for: ClassVar[str] = "a GPU on fewer PCIe lanes than it could have and others of its model have"
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
-        """A warning for each GPU on fewer lanes than the widest of this node."""
-        widths = [(gpu, gpu.pcie_link[1]) for gpu in gpu_state(surroundings).gpus if gpu.pcie_link]
-        most = max((width for _, width in widths), default=0)
+        """A warning for each GPU on fewer lanes than it could have and others of its model have."""
+        gpus = gpu_state(surroundings).gpus
         return tuple(
             finding(
                 self, "warning", label(gpu),
-                seen=f"PCIe runs with {width} lanes; its siblings have {most}.",
+                seen=f"PCIe runs with {lanes[0]} of {lanes[1]} lanes; others of its model have as many.",
                 why="Its rank is slower in every copy to the host and in network traffic; lanes drop when a riser or "
                 "a slot fails.",
                 remedy="check AER messages (`dmesg | grep -i 'pcie bus error'`) and the seat of the card",
             )
-            for gpu, width in widths
-            # A link may sleep at lower speed, not at lower width; all alike is the board's design.
-            if 0 < width < most
+            for gpu in gpus
+            if (lanes := missing_lanes(gpu, gpus))
         )  # fmt: skip
 
 
