@@ -6,11 +6,11 @@ service itself has asked for quiet: it may be one message alone that it does not
 
 from collections.abc import Sequence
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.outputs.delivery import DeliveryResult, Later
 from stallwatch.outputs.rate_cap import RateCap
 from stallwatch.outputs.spool import Message
 
-_NS = 1_000_000_000
 _FIRST_WAIT_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 300.0
 
@@ -32,7 +32,7 @@ class BackOff:
             return
         self._attempts += 1
         self._failed.update(map(_job, messages))
-        after_ns = now_ns + int(_wait_seconds(outcome, self._attempts) * _NS)
+        after_ns = now_ns + int(_wait_seconds(outcome, self._attempts) * SECOND_NS)
         self._not_before_ns = max(self._not_before_ns, after_ns)
         if outcome.after_seconds is not None:
             self._asked_until_ns = max(self._asked_until_ns, after_ns)

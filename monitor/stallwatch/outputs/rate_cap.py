@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.outputs.spool import Message
 
-_NS = 1_000_000_000
 _MOST_SERVED = 1_024
 _ENDINGS = ("resolved", "ended", "acknowledged")
 # Deliveries at a time: a service that takes its time with one keeps no critical message of another job waiting.
@@ -54,7 +54,7 @@ class RateCap:
 
     def __init__(self, messages: int, seconds: float) -> None:
         self._messages = messages
-        self._window_ns = int(seconds * _NS)
+        self._window_ns = int(seconds * SECOND_NS)
         self._sent: dict[_Purse, deque[_Sent]] = {}
         self._served: dict[str, int] = {}  # by owner, the turn at which he was served last
         self._turn = 0
@@ -63,7 +63,7 @@ class RateCap:
     @property
     def reason(self) -> str:
         """Why messages are held."""
-        return f"the {self._messages} messages that a user has in {self._window_ns // _NS} s are used up"
+        return f"the {self._messages} messages that a user has in {self._window_ns // SECOND_NS} s are used up"
 
     def begin(self, messages: Sequence[Message]) -> None:
         """An attempt is made for these, as one: others are next."""
