@@ -14,7 +14,7 @@ from stallwatch.diagnosis.job.groups import GroupStream, all_alike
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import read_recorded_calls
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from stallwatch.diagnosis.report.text import operation_name
+from stallwatch.formats.operation_names import operation_name
 from stallwatch.model.evidence import Evidence, RankEvidence, Recorder
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import Call, GroupId, Offset, RankSummary, SampleMemory

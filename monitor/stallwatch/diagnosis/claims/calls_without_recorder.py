@@ -13,7 +13,6 @@ from stallwatch.diagnosis.logs.blame import (
     detail_sides,
     few_that_differ,
     mismatch_words,
-    operation_name,
     partition_text,
     side_words,
     what_differs,
@@ -25,6 +24,7 @@ from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.formats.log_mismatch import Refusal, refusal_of
+from stallwatch.formats.operation_names import operation_name
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 _SIGABRT = 6

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
-from stallwatch.diagnosis.logs.blame import operation_name
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
 from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.remedies import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
+from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected

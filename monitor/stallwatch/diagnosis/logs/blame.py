@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, Waiter
+from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import named_ranks
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
@@ -231,19 +232,6 @@ def _stuck(group: GroupReading, world: Sequence[int]) -> Blame | None:
 
 def _name(waiter: Waiter) -> str:
     return operation_name(waiter.operation)
-
-
-def operation_name(name: str) -> str:
-    """ "all_gather_into_tensor" for the "_ALLGATHER_BASE" of the back end."""
-    return _NAMES.get(name.strip("_"), name.strip("_").lower())
-
-
-_NAMES = {
-    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLGATHER_BASE": "all_gather_into_tensor",
-    "REDUCE_SCATTER": "reduce_scatter", "REDUCE_SCATTER_BASE": "reduce_scatter_tensor", "ALLTOALL": "all_to_all",
-    "ALLTOALL_BASE": "all_to_all_single", "ALLREDUCE_COALESCED": "all_reduce_coalesced",
-    "ALLGATHER_COALESCED": "all_gather_coalesced",
-}  # fmt: skip
 
 
 def partition_text(blame: Blame) -> str:

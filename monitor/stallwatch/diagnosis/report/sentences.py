@@ -10,10 +10,10 @@ from stallwatch.diagnosis.report.text import (
     SentenceExtras,
     named_signal,
     of_group,
-    operation_name,
     shorten,
     waiters,
 )
+from stallwatch.formats.operation_names import operation_name
 from stallwatch.model.verdict import Cause, Verdict, cost_of
 
 Activities = Mapping[int, RankActivity]

@@ -104,22 +104,6 @@ def of_group(group: GroupRef | None) -> str:
     return f" of process group {shorten(group.description, 40)}"
 
 
-# NCCL's back end records the tensor forms under names of its own, and a barrier as the all-reduce that it is.
-_OPERATIONS = {
-    "_all_gather_base": "all_gather",
-    "_allgather_base": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "all_reduce_barrier": "barrier",
-    "all_to_allv": "all_to_all",
-    "p2p": "a send or receive",
-}
-
-
-def operation_name(name: str | None) -> str:
-    """The name people write for what the recorder calls "_all_gather_base"."""
-    return _OPERATIONS.get(name or "", name or "")
-
-
 def named_signal(number: int) -> str:
     """A signal's name, or its number where the platform has no name for it."""
     try:

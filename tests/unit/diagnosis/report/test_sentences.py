@@ -110,7 +110,7 @@ def test_the_verdicts_own_place_wins_over_the_activity() -> None:
     ("mismatch", "expected"),
     [
         (Mismatch("op", "all_reduce", "_all_gather_base"),
-         "called all_gather at {line} where the other ranks called all_reduce"),
+         "called all_gather_into_tensor at {line} where the other ranks called all_reduce"),
         (Mismatch("size", "4 elements", "8 elements"),
          "entered all_reduce number 12 at {line} with 8 elements where the others have 4 elements"),
         (Mismatch("dtype", "Float", "Int"), "with data type Int where the others have Float"),
@@ -219,7 +219,7 @@ def test_the_call_itself_is_named_where_the_rank_has_gone_on_from_it() -> None:
     told = verdict("collective_mismatch", 2, mismatch=Mismatch("op", "all_reduce", "_all_gather_base"))
     waits = activity(2, where="gpu_sync", detail="waits for its GPU", frame=LINE, gpu_sync=True)
     text = summary(told, {2: waits}, SentenceExtras(site="/srv/job/train.py:40 vote"))
-    assert "called all_gather at /srv/job/train.py:40 in vote where" in text
+    assert "called all_gather_into_tensor at /srv/job/train.py:40 in vote where" in text
     assert "it now waits for its GPU at /srv/job/train.py:88" in text
 
 
