@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
+from stallwatch.model.file_systems import is_fuse, is_shared
 from stallwatch.node.procfs import ProcessDirectory
 
 _MOUNTS_BYTES = 1 << 20
@@ -47,11 +48,6 @@ _CALLS: Mapping[str, _Calls] = {
         frozenset((34, 35, 38, 48, 56, 78, 79, 276, 291, 437, 439)),
     ),
 }  # fmt: skip
-# Of these the same source is the same place on every node; one of FUSE only where its source names a server.
-_SHARED = frozenset(
-    ("nfs", "nfs4", "lustre", "ceph", "cifs", "smb3", "beegfs", "gpfs", "wekafs", "9p", "virtiofs", "ocfs2", "gfs2",
-     "afs", "pvfs2", "panfs", "glusterfs")
-)  # fmt: skip
 # What waits there waits for something else.
 _NOT_STORED = frozenset(
     ("proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "hugetlbfs", "ramfs", "bpf",
@@ -160,7 +156,7 @@ def _mounts(directory: ProcessDirectory) -> tuple[Mount, ...]:
 
 
 def _is_shared(mount: Mount) -> bool:
-    return mount.kind in _SHARED or (mount.kind.startswith("fuse") and ":" in mount.source)
+    return is_shared(mount.kind) or (is_fuse(mount.kind) and ":" in mount.source)  # one of FUSE that names a server
 
 
 def _words(mount: Mount | None) -> str:

@@ -9,13 +9,13 @@ from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.process_table import open_files, pids
 from stallwatch.doctor.surroundings import NamedEnvironment, Surroundings
+from stallwatch.model.file_systems import is_fuse, is_shared
 from stallwatch.model.reading import Known
 
 _MIB, _GIB = 1 << 20, 1 << 30
 # Docker gives 64 MiB; a data-loader worker keeps some batches in flight, NCCL 10 to 40 MiB per pair of GPUs.
 _SHM_MINIMUM_BYTES, _SHM_PER_WORKER_BYTES, _SHM_FREE_BYTES = _GIB, 256 * _MIB, 64 * _MIB
 _DUMPS_BYTES, _CHECKPOINT_BYTES = 256 * _MIB, 5 * _GIB
-_NETWORK = ("nfs", "lustre", "cifs", "smb", "fuse.", "ceph", "beegfs", "gpfs", "9p", "afs")
 _LOCK_AGE_SECONDS = 120  # a build that runs holds its lock open, whatever its age
 _MOST_FOLDERS = 400
 
@@ -217,7 +217,7 @@ class NetworkCaches:
         found = []
         for path, environment, name in build_folders(surroundings):
             kind = _filesystem(mounts, path)
-            if kind.startswith(_NETWORK) and (
+            if (is_shared(kind) or is_fuse(kind)) and (
                 environment is not None or (surroundings.root / path.lstrip("/")).is_dir()
             ):
                 variable = {"torch_extensions": "TORCH_EXTENSIONS_DIR", "Triton's cache": "TRITON_CACHE_DIR"}.get(

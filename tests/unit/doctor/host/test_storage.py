@@ -76,9 +76,10 @@ def test_a_build_that_runs_is_left_alone(node: Node) -> None:
     assert StaleBuildLocks().look(node.around({"HOME": "/home/u"})) == ()
 
 
-def test_build_caches_on_a_network_file_system_are_told(node: Node) -> None:
+@pytest.mark.parametrize("kind", ["nfs4", "wekafs", "virtiofs", "fuse.sshfs"])
+def test_build_caches_on_a_network_file_system_are_told(node: Node, kind: str) -> None:
     line = "30 1 0:40 / {} rw - {} server:/home rw\n"
-    node.write("proc/self/mountinfo", line.format("/", "ext4") + line.format("/home", "nfs4"))
+    node.write("proc/self/mountinfo", line.format("/", "ext4") + line.format("/home", kind))
     found = one(NetworkCaches().look(node.around({"TRITON_CACHE_DIR": "/home/u/triton"})))
     assert found.severity == "warning"
     assert found.remedy.startswith("export TRITON_CACHE_DIR=/tmp/")
