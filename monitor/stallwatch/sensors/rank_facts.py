@@ -16,6 +16,7 @@ import msgspec
 from stallwatch.formats.tested import newer_than_tested
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.rank_variables import is_alike_in_health
 from stallwatch.model.snapshot import GroupCounter, Heartbeat
 from stallwatch.node import rank_files, untrusted
 
@@ -24,14 +25,9 @@ _AGAIN_NS = 60_000_000_000  # facts are written anew when torch is loaded: a ran
 _MOST_READ_OF_USER = 16  # in one look: what somebody writes there costs the others no time
 _MOST_NAMES = 5
 _TEXT_CHARACTERS = 80
-_PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "UCX_", "FI_", "PYTORCH_")
-# What is each rank's own by right: where it writes, what it says, which device of the node it uses.
-_OWN_ENDINGS = ("_FILE", "_DIR", "_PATH", "_LOG", "_LOGS", "_ID", "_HOSTID", "_IFNAME", "_HCA", "_DEVICES")
-_OWN_WORDS = ("DEBUG", "LOG", "TRACE", "_FR_")  # the recorder is switched on by us, where the user did not
 _LONGEST_NAME = 100  # characters; the hook's own are shorter
 _FIRST_WAIT_NS = 1_000_000_000
 _LONGEST_WAIT_NS = 60_000_000_000
-_MATTERS = ("TORCH_DISTRIBUTED_DEBUG",)  # DETAIL adds collectives: on one rank alone the job hangs
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -109,7 +105,7 @@ def differing(values: dict[str, dict[str, str]]) -> dict[str, Differences]:
     names = sorted({name for of_rank in known.values() for name in of_rank})
     unlike = []
     for name in names:
-        is_variable = name.startswith(_PREFIXES)
+        is_variable = is_alike_in_health(name)
         found = {of_rank.get(name) for of_rank in known.values() if is_variable or name in of_rank}
         if len(found) > 1:
             unlike.append(name)
@@ -125,14 +121,6 @@ def untested(values: Mapping[str, str]) -> Differences:
     ones than any that was tried."""
     said = (("torch", values.get("version of torch", "")), ("NCCL", values.get("version of nccl", "")))
     return tuple((what, version[:_TEXT_CHARACTERS]) for what, version in said if newer_than_tested(what, version))
-
-
-def is_compared(name: str) -> bool:
-    """A variable that all ranks of one node have alike in health."""
-    if name in _MATTERS:
-        return True
-    own = name.endswith(_OWN_ENDINGS) or any(word in name for word in _OWN_WORDS)
-    return name.startswith(_PREFIXES) and not own
 
 
 def stamp_of(record: Path, names: Iterable[str] | None) -> Stamp | None:
@@ -163,7 +151,7 @@ def _read(record: Path, uid: int, names: Iterable[str] | None) -> dict[str, str]
     """Values by name; none where there are no facts."""
     if (facts := read_facts(record, uid, names)) is None:
         return {}
-    variables = {name: value for name, value in facts.environment.items() if is_compared(name)}
+    variables = {name: value for name, value in facts.environment.items() if is_alike_in_health(name)}
     return {**{f"version of {name}": version for name, version in facts.versions.items() if version}, **variables}
 
 

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from stallwatch.formats.tested import NEWEST_TESTED
 from stallwatch.hook import layout
 from stallwatch.model.snapshot import MOST_OPEN_GROUPS, GroupCounter, Heartbeat
-from stallwatch.sensors.rank_facts import GroupLabels, RememberedFacts, differing, is_compared
+from stallwatch.sensors.rank_facts import GroupLabels, RememberedFacts, differing
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import heartbeat
 
@@ -47,20 +46,6 @@ def test_ranks_alike_and_other_jobs_are_quiet(tmp_path: Path) -> None:
     alike = [written(tmp_path, rank, {"NCCL_ALGO": "Ring"}, torch="2.13.0") for rank in range(2)]
     other = msgspec.structs.replace(written(tmp_path, 2, {"NCCL_ALGO": "Tree"}), training_job="another")
     assert not differences([*alike, other])
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA",
-     "NCCL_HOSTID", "TORCHELASTIC_ERROR_FILE", "TORCH_LOGS", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "POD_NAME"],
-)  # fmt: skip
-def test_what_is_each_rank_s_own_is_not_compared(name: str) -> None:
-    assert not is_compared(name)
-
-
-@pytest.mark.parametrize("name", ["NCCL_ALGO", "TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT", "FI_PROVIDER"])
-def test_what_shapes_communication_is_compared(name: str) -> None:
-    assert is_compared(name)
 
 
 def test_a_rank_without_facts_says_nothing(tmp_path: Path) -> None:

@@ -7,15 +7,8 @@ from typing import ClassVar
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord
 from stallwatch.doctor.surroundings import RankFacts, Surroundings
+from stallwatch.model.rank_variables import is_alike_in_health
 
-# What may differ between healthy ranks: identity, devices, files.
-_PER_RANK = frozenset((
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG_FILE",
-    "NCCL_HOSTID", "TORCHELASTIC_ERROR_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-))  # fmt: skip
-_COMPARED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DIST", "GLOO_", "CUDA_", "PYTORCH_")
 # NCCL decides by these how to talk; ranks that decide differently wait for each other.
 _MUST_MATCH = frozenset((
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET",
@@ -52,8 +45,7 @@ class RanksDiffer:
             name
             for rank in ranks
             for name in rank.environment
-            if (name.startswith(_COMPARED_PREFIXES) or name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-            and name not in _PER_RANK
+            if is_alike_in_health(name) or name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
         }
         yield from self._twice(ranks)
         for name in sorted(names):

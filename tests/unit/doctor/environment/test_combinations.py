@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from stallwatch.doctor.check import Inapplicable, Undetermined
 from stallwatch.doctor.environment.by_version import NotReadByThisVersion, RecorderOff
 from stallwatch.doctor.environment.combinations import Contradictions
-from stallwatch.doctor.environment.rank_settings import RanksDiffer
+from stallwatch.doctor.environment.rank_settings import _MUST_MATCH, RanksDiffer
 from stallwatch.doctor.surroundings import Question
+from stallwatch.model.rank_variables import is_alike_in_health
 from tests.unit.doctor.fakes import FakeTraining, Node, one, rank, training
 
 
@@ -171,3 +172,12 @@ def test_the_loopback_interface_is_wrong_for_several_nodes_however_they_are_told
     assert one(Contradictions().look(by_slurm)).severity == "error"
     assert Contradictions().look(node.around({name: "lo"}, question=Question(nodes=1))) == ()
     assert Contradictions().look(node.around({name: "lo"})) == ()
+
+
+def test_what_must_match_is_compared() -> None:
+    assert {name for name in _MUST_MATCH if not is_alike_in_health(name)} == {"WORLD_SIZE"}
+
+
+def test_one_rank_that_prints_more_is_a_habit(node: Node) -> None:
+    ranks = (rank(0, environment={"NCCL_DEBUG": "INFO"}), rank(1))
+    assert RanksDiffer().look(node.around(ranks=ranks)) == ()
