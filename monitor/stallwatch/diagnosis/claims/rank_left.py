@@ -6,7 +6,7 @@ from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.rank_activity import ProcessState
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, waiting_facts
-from stallwatch.diagnosis.job.ended_alike import (
+from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
     SIGABRT,
@@ -15,9 +15,11 @@ from stallwatch.diagnosis.job.ended_alike import (
     SIGNALS,
     SIGTERM,
     ended_alike,
+    handles,
+    have_left,
+    raised_alone,
     signal_of,
 )
-from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
