@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.report.steps_when_over import steps_when_over
+from stallwatch.incidents.afterwards import steps_when_over
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.verdict import Cause, CulpritProcess, Verdict, Where
 from tests.unit.diagnosis.report.test_steps import ENDS, steps
