@@ -46,6 +46,10 @@ class MessageFormat(Protocol):
         """The same in one line, for a digest."""
         ...
 
+    def readers(self, incident: Incident) -> str:
+        """The channel that is told of it; "" where there is one for all."""
+        ...
+
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
         """The body that tells many messages in a line each."""
 
@@ -158,7 +162,10 @@ class Notifier:
         self._spool, dropped = self._spool.with_message(message, covered(incident, step), verdict_key(incident))
         self._counts["dropped"] += dropped
         if self.tells_people:  # a program reads each incident by itself
-            self._spool = company.with_named(self._spool, incident, step, company.beside(incident, report.incidents))
+            others = company.beside(incident, report.incidents)
+            readers = self._words.readers(incident)  # who reads another channel is told there
+            alike = [one for one in others if self._words.readers(one) == readers]
+            self._spool = company.with_named(self._spool, incident, step, alike)
 
     def notify_test(self, seconds: float) -> str:
         """Deliver a test now, past the queue, within so many seconds; return how that went, in words."""

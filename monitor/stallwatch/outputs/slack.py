@@ -93,16 +93,22 @@ class SlackWords:
     def __init__(self, external_url: str, channel: str = "", rules: tuple[tuple[str, str], ...] = ()) -> None:
         """`rules`: (pattern of a job's name, or owner: and one of its owner's; channel)."""
         self._external_url = external_url
+        self._channel = channel
         self._to = {"channel": channel} if channel else {}
         self._rules = rules
 
-    def _where(self, incident: Incident) -> Mapping[str, str]:
+    def readers(self, incident: Incident) -> str:
+        """The channel of its job or owner, by the rules; "" for a webhook's own."""
         for pattern, channel in self._rules:
             whose = pattern.removeprefix("owner:")
             name = incident.job.training_job if whose == pattern else incident.job.owner
             if fnmatchcase(name, whose):
-                return {"channel": channel}
-        return self._to
+                return channel
+        return self._channel
+
+    def _where(self, incident: Incident) -> Mapping[str, str]:
+        channel = self.readers(incident)
+        return {"channel": channel} if channel else {}
 
     def message(self, incident: Incident, step: Step, report: NodeReport) -> Mapping[str, object]:
         """Given a step of an incident, return the blocks of its message; of a bot, with what reactions do."""

@@ -120,6 +120,10 @@ class WebhookWords:
         """Its id and the step, for a digest."""
         return f"{incident.incident_id}: {step}"
 
+    def readers(self, incident: Incident) -> str:
+        """It has one address."""
+        return ""
+
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
         """A CloudEvent of type digest with the lines of many incidents."""
         now = datetime.now(UTC)

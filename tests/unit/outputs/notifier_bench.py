@@ -49,6 +49,9 @@ class PlainWords:
     def line(self, incident: Incident, step: Step) -> str:
         return f"{incident.incident_id} {step}"
 
+    def readers(self, incident: Incident) -> str:
+        return "#others" if incident.job.owner == "other" else ""
+
     def digest(self, lines: Sequence[str]) -> Mapping[str, object]:
         return {"step": "digest", "lines": list(lines)}
 

@@ -53,6 +53,15 @@ def test_who_is_named_in_a_message_needs_none_of_his_own(bench: Bench) -> None:
     silent(bench, at("a"), at("b", severity="critical"), at("c", acknowledged_by="anna"))
 
 
+def test_who_reads_another_channel_is_told_there(bench: Bench) -> None:
+    other = at("b", job=JobKey("b", "e", owner="other"))
+    bench.publish(at("a"), other, at("c"))
+    for _ in range(2):
+        bench.answer(ARRIVED)
+    assert {bench.incident(), bench.incident()} == {"a-1", "b-1"}
+    silent(bench, at("a"), other, at("c"))
+
+
 def test_who_comes_there_later_is_told_of_once(bench: Bench) -> None:
     told(bench, at("a"))
     assert told(bench, at("a"), at("b"), at("c")) == "b-1"
