@@ -14,9 +14,9 @@ from typing import IO, Any, Final
 
 from stallwatch.bundle.packed import bundle_in, unpack
 from stallwatch.errors import UsageError
+from stallwatch.formats.outside_text import file_name_of
 
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 # Stores of objects have no folders: to make that of a misspelt bucket is to make a bucket.
 _OBJECTS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
 _COMMITS: Final = frozenset({"s3", "s3a", "gs", "gcs"})  # of these, who can hold an object back until it is complete
@@ -105,7 +105,7 @@ def _storage(address: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _safe(name: str) -> str:
-    return _UNSAFE.sub("_", name).lstrip(".")[:120] or "_"
+    return file_name_of(name, 120) or "_"
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -14,6 +14,7 @@ from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.procfs import (
+    MOST_DESCENDANTS,
     ProcessDirectory,
     descendants,
     parse_io,
@@ -24,7 +25,6 @@ from stallwatch.node.procfs import (
 )
 
 _MOST_THREADS = 4096
-_MOST_CHILDREN = 128
 _WAKES_OF_A_PAUSE = 2  # measured: the stop ends the wait, and it is waited again
 
 # The hook publishes its record whole.
@@ -214,7 +214,7 @@ def _namespace_pid(pid: int, proc: str) -> int | None:
 
 
 def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
-    for child, stat in islice(descendants(pid, proc), _MOST_CHILDREN):
+    for child, stat in islice(descendants(pid, proc), MOST_DESCENDANTS):
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
         on = _waited_for(child, proc, _users_of(pid, proc)) if stat.state == "D" else ""
         yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on)

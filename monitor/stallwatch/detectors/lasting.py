@@ -28,7 +28,7 @@ _COSTS_NS = 5 * SECOND_NS
 _SOON_NS = 8 * SECOND_NS
 _WHILES = 3
 _GOES_ON = 0.5  # of the difference, in the last seconds
-_FIRST_STEPS = 32  # a daemon that came later does not know how the job began
+FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
 
 
@@ -81,7 +81,7 @@ def is_by_design(looks: Looks, least: Least) -> bool:
 def is_from_start(looks: Looks, first_mark: int, least: Least) -> bool:
     """Whether these ranks have been slow in all looks, and these since the job's first steps (`first_mark`: the step,
     or count, of its first look)."""
-    if first_mark > _FIRST_STEPS:
+    if first_mark > FIRST_STEPS:
         return False
     earlier = len(looks.looks) - least.looks
     columns = [(rank, column[:earlier]) for rank, column in columns_with(looks, least.ranks, len(looks.looks))]

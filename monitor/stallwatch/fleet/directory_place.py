@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -36,9 +35,9 @@ from stallwatch.fleet.place import (
     Turned,
     step_by_step,
 )
+from stallwatch.formats.outside_text import file_name_of
 from stallwatch.node.atomic_file import write_atomically
 
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 # What is no file of ours, and no fault of the file system.
 _NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
@@ -332,7 +331,7 @@ def _last_claim(names: list[str]) -> int:
 
 
 def _file_of(node: str) -> str:
-    safe = _UNSAFE.sub("_", node).lstrip(".")[:100]
+    safe = file_name_of(node, 100)
     return safe if safe == node else f"{safe}-{hashlib.sha256(node.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 

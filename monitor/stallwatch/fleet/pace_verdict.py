@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.detectors.lasting import FIRST_STEPS
 from stallwatch.detectors.looks import PeerRank, peers_of
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import SlowReason, cost_lead, held_back
@@ -32,7 +33,6 @@ from stallwatch.model.verdict import Slowness
 
 _WINDOWS: Final = (64, 48, 32, 24, 16, 12, LEAST_LOOKS)  # blocks of steps, each of some moments
 _COVERED: Final = 0.75  # of the blocks of the others that a node must have, to be laid beside them
-_FIRST_STEPS: Final = 32  # a daemon that came later does not know how the job began
 _LEAST_NODES: Final = 2
 _LEAST_RANKS: Final = 3  # of two, one waits for the other by many designs
 _QUIET: Final = 3  # judgements without it, until it is over
@@ -118,7 +118,7 @@ def _verdict(
     share, error = difference(_last(peers, least.looks), least.ranks)
     seconds = least.looks * steps * step_seconds
     slowness = cost(share, error, step_seconds, least.looks * steps, seconds)
-    began_seen = all(pace.since_step <= _FIRST_STEPS for pace in beside.values())
+    began_seen = all(pace.since_step <= FIRST_STEPS for pace in beside.values())
     from_start = began_seen and _was_always(peers, least, next(iter(beside.values())))
     whole = all(len(beside[node].ranks) == sum(r.rank in least.ranks for r in beside[node].ranks) for node in nodes)
     where = f"{'all ranks of ' if whole and len(least.ranks) > 1 else ''}{', '.join(nodes[:4])}"
@@ -145,7 +145,7 @@ def _verdict(
 def _was_always(peers: Sequence[tuple[int, Column]], least: Least, pace: NodePace) -> bool:
     earlier = [(rank, column[: -least.looks]) for rank, column in peers]
     so = was_so(earlier, least)
-    return so if so is not None else pace.first * pace.steps <= _FIRST_STEPS + pace.steps
+    return so if so is not None else pace.first * pace.steps <= FIRST_STEPS + pace.steps
 
 
 def _least(peers: Sequence[tuple[int, Column]], minimum_share: float) -> Least | None:

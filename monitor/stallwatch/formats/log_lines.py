@@ -5,13 +5,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from stallwatch.formats.log_prefix import LONGEST_PREFIX
+
 MAXIMUM_LINE: Final = 4_096
 _LOOK_BYTES: Final = 4_096
 # A container's runtime splits what is long: all parts but the last are marked P.
 _PART: Final = re.compile(r"(?P<head>\d\S+ (?P<stream>std(?:out|err)) )(?P<mark>[PF])(?P<text> .*|$)", re.DOTALL)
 _MARK_WITHIN: Final = 64
 _MOST_PARTS_TEXT: Final = 4 * MAXIMUM_LINE
-_LONGEST_PREFIX: Final = 120
 # Text that was copied from a terminal is cut at its width. Only torch's own lines are put together again: what is
 # shorter than a terminal, or longer, is no such text.
 _WIDTHS: Final = range(60, 400)
@@ -48,7 +49,7 @@ def as_utf8(data: bytes) -> bytes:
 
 def _width(lines: Sequence[str]) -> int | None:
     """The width at which a terminal cut torch's lines; None where nothing shows it."""
-    of_torch = [line.rstrip("\r") for line in lines if _OF_TORCH.search(line, 0, _LONGEST_PREFIX)]
+    of_torch = [line.rstrip("\r") for line in lines if _OF_TORCH.search(line, 0, LONGEST_PREFIX)]
     width = max(map(len, lines), default=0) - (1 if lines and lines[0].endswith("\r") else 0)
     cut = sum(_is_cut(line, width) for line in of_torch)
     return width if width in _WIDTHS and cut >= _FEWEST_CUT and 3 * cut >= len(of_torch) else None
@@ -79,9 +80,9 @@ def uncut(lines: Sequence[str]) -> Sequence[str]:
     out, at = [], 0
     while at < len(lines):
         end = at + 1
-        if _OF_TORCH.search(lines[at], 0, _LONGEST_PREFIX):
+        if _OF_TORCH.search(lines[at], 0, LONGEST_PREFIX):
             while end < min(len(lines), at + _MOST_CUT) and _is_cut(lines[end - 1], width):
-                if any(header.search(lines[end], 0, _LONGEST_PREFIX) for header in (_OF_TORCH, _BEGINS)):
+                if any(header.search(lines[end], 0, LONGEST_PREFIX) for header in (_OF_TORCH, _BEGINS)):
                     break
                 end += 1
         out.append("".join(line.rstrip("\r") for line in lines[at:end]) if end > at + 1 else lines[at])
@@ -105,7 +106,7 @@ def whole_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
                 continue
         if len(text) > MAXIMUM_LINE:
             bars = text.rstrip("\r").split("\r")
-            text = "\r".join((bars[0][:_LONGEST_PREFIX], bars[-1])) if len(bars) > 1 else text
+            text = "\r".join((bars[0][:LONGEST_PREFIX], bars[-1])) if len(bars) > 1 else text
         yield first, text[:MAXIMUM_LINE]
     for first, text in sorted(parts.values()):
         yield first, text[:MAXIMUM_LINE]

@@ -59,7 +59,7 @@ _SURE: Final = re.compile(
 _MARKED: Final = re.compile(
     r"[\d\])>:\t]|\w +\||^[\w.-]+ $"
 )  # what no word of a sentence, and no exception group, begins with
-_LONGEST_PREFIX: Final = 120
+LONGEST_PREFIX: Final = 120
 # The end of a progress bar ("32040/500150 [6:28:43<94:39:17,  1.37it/s, loss=2.6]", "12it [00:03, 3.9it/s]"), which has
 # no newline: what another process writes next stands behind it.
 _BAR: Final = re.compile(r".*\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+ ?\w*/\w+)[^\[\]]*\]\s*(?=\S)")
@@ -107,7 +107,7 @@ def _overwritten(text: str) -> str:
 def shape_of(text: str) -> re.Pattern[str] | None:
     """What an unknown launcher puts before lines, learned from one whose own beginning is sure (a traceback's first
     line, or torch's mark): numbers in it may be others in the next line. None where nothing is before it."""
-    match = _SURE.search(text, 0, _LONGEST_PREFIX)
+    match = _SURE.search(text, 0, LONGEST_PREFIX)
     return _shape(text[: match.start()]) if match else None
 
 
@@ -120,7 +120,7 @@ def shape_before_bars(raw: str) -> re.Pattern[str] | None:
 
 
 def _shape(prefix: str) -> re.Pattern[str] | None:
-    if len(prefix) > _LONGEST_PREFIX or not _MARKED.search(prefix) or "traceback" in prefix.lower():
+    if len(prefix) > LONGEST_PREFIX or not _MARKED.search(prefix) or "traceback" in prefix.lower():
         return None
     return re.compile(r"\d+".join(re.escape(part) for part in re.split(r"\d+", prefix)))
 

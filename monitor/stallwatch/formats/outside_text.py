@@ -19,6 +19,7 @@ _IN_NAMES: Final = re.compile(f"[{_UNSHOWN}]")
 _IN_LINES: Final = re.compile(f"(?!\t)[{_UNSHOWN}]")
 _IN_TEXT: Final = re.compile(f"(?![\t\n])[{_UNSHOWN}]")
 _IN_PATHS: Final = re.compile(rf"[\\{_UNSHOWN}]")
+_UNSAFE_IN_FILES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|(\\))")
 
 
@@ -26,6 +27,12 @@ def name_of(name: str | bytes) -> str:
     """Given a name (of a job, a host, a process, a file that is not opened again), return it as it may be shown."""
     text = name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
     return text if text.isprintable() else _IN_NAMES.sub(_escaped, text)
+
+
+def file_name_of(name: str, limit: int) -> str:
+    """Given a name, return what of it may be the name of a file that is not hidden, of at most `limit` characters; ""
+    where nothing may."""
+    return _UNSAFE_IN_FILES.sub("_", name).lstrip(".")[:limit]
 
 
 def line_of(line: str | bytes) -> str:

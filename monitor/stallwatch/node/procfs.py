@@ -245,6 +245,10 @@ def children_of(pid: int, proc: str = "/proc", threads: bool = True) -> tuple[in
     return tuple(sorted(found))
 
 
+# Of one process, by all who look: a rank with more is shown with the first ones. Loaders have tens, compilers 32.
+MOST_DESCENDANTS = 128
+
+
 def descendants(
     pid: int, proc: str = "/proc", more: Iterable[int] = (), *, threads: bool = True
 ) -> Iterator[tuple[int, Stat]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from stallwatch.errors import StallwatchError
-from stallwatch.selftest.result import Bisection, BisectTrial, Failure, TrialResult
+from stallwatch.selftest.result import BEFORE_COLLECTIVES, Bisection, BisectTrial, Failure, TrialResult
 
 # NVLS is only ever switched off: switching it on where an administrator took it away can bring a node down.
 _SETTINGS: tuple[tuple[str, str, str, str, str], ...] = (
@@ -31,7 +31,7 @@ _SETTINGS: tuple[tuple[str, str, str, str, str], ...] = (
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 # Take these away and the run shows less or NVLS comes on: they are left as they are.
 _KEPT = ("NCCL_NVLS_ENABLE", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
-_FIRST_STEPS = ("start", "device", "store", "meeting", "init", "barrier", "last barrier")
+_FIRST_STEPS = (*BEFORE_COLLECTIVES, "barrier", "last barrier")
 
 
 class Change(msgspec.Struct, frozen=True):

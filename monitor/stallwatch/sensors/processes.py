@@ -8,6 +8,7 @@ from itertools import islice
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.snapshot import ProcessSample
 from stallwatch.node.procfs import (
+    MOST_DESCENDANTS,
     ProcessDirectory,
     Stat,
     children_of,
@@ -20,8 +21,6 @@ from stallwatch.node.procfs import (
 )
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# A rank with more descendants than this is shown with the first ones: loaders have tens, compilers 32.
-_MOST_CHILDREN = 128
 # Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
 _ALL_THREADS_EVERY = 10
 _LAUNCHER_EVERY = 10
@@ -46,7 +45,7 @@ class ProcessWatch:
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
 
-    def sample(self, training_tid: int | None = None, most_children: int = _MOST_CHILDREN) -> ProcessSample:
+    def sample(self, training_tid: int | None = None, most_children: int = MOST_DESCENDANTS) -> ProcessSample:
         """Raise ProcessLookupError when it is gone. What is not ours to read is None. `training_tid`: the thread that
         trains; None: the main thread."""
         stat = self.directory.stat()
@@ -66,7 +65,7 @@ class ProcessWatch:
             write_bytes=write_bytes,
             resident_bytes=stat.resident_pages * _PAGE_BYTES,
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
-            children=tuple(self._children(min(most_children, _MOST_CHILDREN))),
+            children=tuple(self._children(min(most_children, MOST_DESCENDANTS))),
             open_files=self._files(),
             main_thread_wakes=status.wakes if training_tid in (None, self.pid) else None,
         )
