@@ -1,9 +1,15 @@
 """Merged stacks: a prefix tree by rank ranges with the outlier first."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stallwatch import outputs
+from stallwatch.diagnosis.report import stack_tree
 from stallwatch.diagnosis.report.stack_tree import MAXIMUM_DEPTH, ROOT, merge, render
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import StackNode
@@ -137,3 +143,13 @@ def test_order_of_ranks_is_irrelevant_and_no_rank_is_lost(stacks: dict[int, Stac
     present = [rank for rank, frames_ in stacks.items() if frames_]
     assert (tree.count if tree else 0) == len(present)
     assert (leaves(tree) if tree else 0) == len(present)
+
+
+def test_the_page_leaves_out_the_same_frames() -> None:
+    script = (Path(outputs.__file__).parent / "page/stacks.js").read_text(encoding="utf-8")
+    built = re.search(r"const WRAPPER = new RegExp\((.*?)\);", script, re.DOTALL)
+    calls = re.search(r"const WRAPPING_CALL = /\^\(\?:(.*)\)\$/;", script)
+    assert built is not None
+    assert calls is not None
+    pattern = "".join(json.loads(part) for part in re.findall(r'"(?:[^"\\]|\\.)*"', built[1]))
+    assert (pattern, calls[1]) == (stack_tree._WRAPPERS.pattern, stack_tree._WRAPPING_CALLS.pattern)
