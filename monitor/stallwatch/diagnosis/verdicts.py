@@ -107,9 +107,9 @@ def judge_case(case: Case) -> tuple[Verdict, ...]:
     held_back = case.held_back
     if held_back is None or not verdict.traits.may_be_slow:
         return (verdict,)  # what stands is not held back: who was slow before is another matter
-    if verdict.cause == "slow_rank" and verdict.culprits == held_back.ranks:
+    if verdict.traits.holds_back and verdict.culprits == held_back.ranks:
         return (verdict,)
-    overruled = (overruled_by_steps(verdict.cause),) if verdict.cause != "slow_rank" else ()
+    overruled = (overruled_by_steps(verdict.cause),) if not verdict.traits.holds_back else ()
     measured = _verdict(analysis, measured_slow(analysis, held_back), overruled, case.activities)
     return (measured, verdict) if held_back.sure else (verdict, measured)
 

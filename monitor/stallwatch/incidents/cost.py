@@ -46,7 +46,7 @@ def _share(incident: Incident) -> float:
     if incident.state != "open" or verdict is None or verdict.traits.state in ("well", "waits", "over"):
         return 0.0
     families = {finding.family for finding in incident.findings}
-    if verdict.cause == "slow_rank" or families == {"slow"}:
+    if verdict.traits.holds_back or families == {"slow"}:
         cost = verdict.slowness.share if verdict.slowness is not None else 0.0
         return cost / (1.0 + cost)
     return 1.0 if "hang" in families else 0.0

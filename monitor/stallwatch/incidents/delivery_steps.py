@@ -41,7 +41,7 @@ def verdict_key(incident: Incident) -> str:
     if verdict is None:
         return ""
     key = f"{verdict.cause} {','.join(map(str, verdict.culprits))}"
-    if verdict.cause != "slow_rank" or verdict.slowness is None:
+    if not verdict.traits.holds_back or verdict.slowness is None:
         return key
     frame = next((process.frame for process in verdict.culprit_processes if process.frame), None)
     return f"{key} {verdict.slowness.cost_seconds:.4g} {f'{frame.file} {frame.function}' if frame else ''}"

@@ -29,7 +29,7 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
     by_steps = next((verdict for verdict in verdicts if _is_by_steps(verdict, finding)), None)
     if seen is by_steps:
         return _as_measured_now(by_steps, finding) if finding.stage == "confirmed" else seen
-    if seen.cause == "slow_rank" and seen.culprits == finding.ranks:
+    if seen.traits.holds_back and seen.culprits == finding.ranks:
         # Beside what a look measured there is no second figure of the same.
         seen = replace(seen, because=(*seen.because, Fact(finding.without_cost or finding.reason, BY_STEPS)))
         if seen.slowness is None and finding.slowness is not None:
@@ -38,7 +38,7 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
         return replace(seen, confidence="likely") if sure and seen.confidence == "possible" else seen
     if finding.stage != "confirmed" or not seen.traits.may_be_slow:
         return seen
-    rejected = (overruled_by_steps(seen.cause),) if seen.cause != "slow_rank" else ()
+    rejected = (overruled_by_steps(seen.cause),) if not seen.traits.holds_back else ()
     if by_steps is not None:
         return replace(_as_measured_now(by_steps, finding), rejected=rejected)
     return Verdict(
@@ -53,7 +53,7 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _is_by_steps(verdict: Verdict, finding: Finding) -> bool:
-    same = verdict.cause == "slow_rank" and verdict.culprits == finding.ranks
+    same = verdict.traits.holds_back and verdict.culprits == finding.ranks
     return same and any(fact.source == BY_STEPS for fact in verdict.because)
 
 
@@ -93,7 +93,7 @@ def look_seconds(incident: Incident, look: int) -> float:
 def agrees(incident: Incident, verdict: Verdict) -> bool:
     """Two ways to see it, one answer: the waits of many steps, and the times at which ranks came in the last."""
     finding = _finding(incident)
-    return finding is not None and verdict.cause == "slow_rank" and verdict.culprits == finding.ranks
+    return finding is not None and verdict.traits.holds_back and verdict.culprits == finding.ranks
 
 
 def is_sure(slowness: Slowness) -> bool:
@@ -103,7 +103,7 @@ def is_sure(slowness: Slowness) -> bool:
 
 def untold(incident: Incident, verdict: Verdict | None, least_share: float) -> str:
     """Return why nobody is told of a slow rank yet, "" when it is to be told."""
-    if verdict is None or verdict.cause != "slow_rank":
+    if verdict is None or not verdict.traits.holds_back:
         return "no look has shown who holds the job back"
     finding = _finding(incident)
     by_statistics = finding is not None and finding.stage == "confirmed" and finding.ranks == verdict.culprits

@@ -41,6 +41,11 @@ class CauseTraits(NamedTuple):
         return self.state in ("at_once", "stuck")
 
     @property
+    def holds_back(self) -> bool:
+        """The job moves, slower than it could, because of its culprits: it costs a share of each step."""
+        return self.state == "slow"
+
+    @property
     def flows(self) -> bool:
         """No operation of the job is stuck: what was pending at a look has long been completed."""
         return self.state in ("slow", "well")
