@@ -24,7 +24,6 @@ _OF_THE_LIVING: Final = re.compile(
     r"|\bbefore that if you"
 )
 _RESTARTS: Final = re.compile(r"last checkpoint|[Ss]tart it again|[Rr]estart the job|start the job")
-_HARDWARE: Final = frozenset({"gpu_fault", "fabric_fault", "gpu_kernel_stuck"})
 
 
 def afterwards(incident: Incident, *, ended: bool) -> Incident:
@@ -68,7 +67,7 @@ def _steps(verdict: Verdict, incident_id: str, *, ended: bool) -> Iterator[str]:
     yield from kept[:_MOST_KEPT]
     if not ended:
         return
-    if verdict.cause in _HARDWARE:
+    if verdict.traits.doubts_node:
         yield node
     if verdict.traits.stands and not any(_RESTARTS.search(step) for step in kept):
         yield _start_again(verdict)

@@ -184,7 +184,7 @@ def _with_recurrence(incident: Incident, earlier: Sequence[Incident]) -> Inciden
 def _plan(life: IncidentLife, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> IncidentLife:
     if life.family == "request":
         return life
-    if not verdict.traits.accuses or (life.family == "slow") != (verdict.traits.holds_back):
+    if not verdict.traits.accuses or (life.family == "slow") != verdict.traits.holds_back:
         return _look_later(life, now_ns)
     second = now_ns + int(config.stall.second_look_seconds * SECOND_NS)
     exited = any(finding.detector == "exit" for finding in life.incident.findings)

@@ -29,6 +29,7 @@ class CauseTraits(NamedTuple):
     deadly: bool  # a job dies of it; whoever ended one that merely stood knows that it is over
     ends_with: Literal["nothing", "culprits", "everybody"]  # whose doing tells whether it may end by itself
     meaning: str
+    doubts_node: bool = False  # a node that showed it is examined before it takes another job
 
     @property
     def accuses(self) -> bool:
@@ -98,14 +99,17 @@ CAUSES: dict[Cause, CauseTraits] = {
     "gpu_kernel_stuck": CauseTraits(
         "stuck", "elsewhere", "recorders", "its_node", deadly=False, ends_with="nothing",
         meaning="the culprit's GPU runs a kernel that is no communication and does not end",
+        doubts_node=True,
     ),
     "gpu_fault": CauseTraits(
         "at_once", "hardware", "system", "its_node_at_once", deadly=True, ends_with="nothing",
         meaning="XID, ECC, lost from the bus, recovery action",
+        doubts_node=True,
     ),
     "fabric_fault": CauseTraits(
         "at_once", "hardware", "system", "all_nodes", deadly=True, ends_with="nothing",
         meaning="NIC, NVLink or switch errors explain it",
+        doubts_node=True,
     ),
     "comm_stuck": CauseTraits(
         "stuck", "elsewhere", "recorders", "all_nodes", deadly=False, ends_with="nothing",
