@@ -21,13 +21,13 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"(?:\[Rank (?P<group_rank>\d+)\] )?(?:Watchdog caught collective operation timeout: |Work )Work\w+\("
         r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
         r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
-        r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for (?P<ran_ms>\d+) milliseconds| timed out in blocking wait)",
+        r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for \d+ milliseconds| timed out in blocking wait)",
     ),
     # torch 2.15's nccl2, which tells neither operation nor number; training_log reads the rank and the group before it.
     pattern(
         "collective_timeout",
         "[TC]",
-        r"\[TC\](?:\[rank=\d+\])?(?:\[name=[^\]]*\])? Operation timed out after (?P<ran_ms>\d+) ms",
+        r"\[TC\](?:\[rank=\d+\])?(?:\[name=[^\]]*\])? Operation timed out after \d+ ms",
     ),
     pattern(
         "watchdog_end",
@@ -66,7 +66,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "heartbeat_stuck",
         "watchdog got stuck for",
-        r".*?watchdog got stuck for (?P<stuck_seconds>\d+) ?seconds",
+        r".*?watchdog got stuck for \d+ ?seconds",
     ),
     pattern("heartbeat_stuck", "Heartbeat monitor timed out", r"Heartbeat monitor timed out"),
     pattern("gil_clue", "Could not acquire GIL", r"Could not acquire GIL within (?P<within_ms>\d+) ?ms"),
@@ -134,7 +134,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "gloo_timeout",
         "Timed out waiting",
-        r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<direction>send|recv) operation to complete",
+        r"Timed out waiting (?P<timeout_ms>\d+)ms for (?:send|recv) operation to complete",
     ),
     pattern(
         "gloo_peer_closed",
@@ -177,7 +177,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "store_unreachable",
         "client socket has",
-        r"client socket has (?:failed|timed out after (?:(?P<ran_ms>\d+)m|\d+)s while trying) to connect to"
+        r"client socket has (?:failed|timed out after \d+m?s while trying) to connect to"
         r" (?P<peer>\S+(?: \d+\))?)",
     ),
     pattern(
@@ -207,7 +207,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "init_timeout",
         "clients joined",
-        r"Timed out after (?P<ran_seconds>\d+) seconds waiting for clients\. "
+        r"Timed out after \d+ seconds waiting for clients\. "
         r"(?P<joined>\d+)/(?P<expected>\d+) clients joined",
     ),
     # The store of an older job, or a second job, where more came than were expected.

@@ -57,7 +57,6 @@ def _rank(said: dict[str, Any], *, missing: bool) -> RasRank:
         missing=missing,
         dead=boolean(status.get("considered_dead")) is True,
         abort=boolean(status.get("abort_flag")) is True,
-        async_error=integer(status.get("async_error")) or 0,
     )
 
 

@@ -44,7 +44,6 @@ _NUMBERS: Final = frozenset(
         "group_rank",
         "numel_in",
         "numel_out",
-        "ran_ms",
         "timeout_ms",
         "enqueued",
         "completed",
@@ -327,8 +326,6 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
             fields["ranks"] = (int(value),)
         elif name == "shape":
             fields["numel_in"] = fields["numel_out"] = prod(int(size) for size in re.findall(r"\d+", value))
-        elif name in ("ran_seconds", "stuck_seconds"):
-            fields["ran_ms"] = int(value) * 1000
         elif name in _FIELDS and fields.get(name) is None:
             fields[name] = int(value) if name in _NUMBERS else value.strip()
     if "joined" in said and "expected" in said:

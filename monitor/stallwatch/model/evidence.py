@@ -235,11 +235,9 @@ class LogEvent(msgspec.Struct, frozen=True):
     seq: int | None = None
     numel_in: int | None = None
     numel_out: int | None = None
-    ran_ms: int | None = None
     timeout_ms: int | None = None
     enqueued: int | None = None
     completed: int | None = None
-    direction: str | None = None  # "send", "recv"
     host: str | None = None
     peer: str | None = None  # address as printed
     device: str | None = None  # HCA
@@ -334,7 +332,6 @@ class RasRank(msgspec.Struct, frozen=True):
     missing: bool = False
     dead: bool = False
     abort: bool = False
-    async_error: int = 0
 
 
 class RasCommunicator(msgspec.Struct, frozen=True):

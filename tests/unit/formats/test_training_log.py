@@ -48,13 +48,11 @@ def test_collective_timeout_of_old_and_new_torch(
     assert (event.kind, event.operation, event.seq) == ("collective_timeout", "ALLREDUCE", 12)
     assert (event.group_rank, event.rank, event.numel_in) == (group_rank, rank, numel_in)
     assert event.timeout_ms is not None
-    assert event.ran_ms is not None
-    assert event.ran_ms > event.timeout_ms
 
 
 def test_blocking_wait_twin_of_the_timeout() -> None:
     event = only("[Rank 2] Work WorkNCCL(SeqNum=4, OpType=BROADCAST, Timeout(ms)=5000) timed out in blocking wait.")
-    assert (event.kind, event.seq, event.group_rank, event.ran_ms) == ("collective_timeout", 4, 2, None)
+    assert (event.kind, event.seq, event.group_rank) == ("collective_timeout", 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_group_status_of_every_form(line: str, group: str, group_rank: int) -> N
 )
 def test_prefixes_of_launchers_hide_nothing(prefix: str) -> None:
     event = only(f"{prefix}[rank3]: RuntimeError: x Timed out waiting 1800000ms for recv operation to complete")
-    assert (event.kind, event.direction, event.timeout_ms, event.rank) == ("gloo_timeout", "recv", 1_800_000, 3)
+    assert (event.kind, event.timeout_ms, event.rank) == ("gloo_timeout", 1_800_000, 3)
 
 
 def test_deaths_of_peers_are_no_first_causes() -> None:
@@ -126,7 +124,7 @@ def test_ranks_absent_from_a_monitored_barrier() -> None:
 
 def test_missing_clients_at_rendezvous() -> None:
     event = only("torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/2 clients joined.")
-    assert (event.kind, event.message, event.ran_ms) == ("init_timeout", "1 of 2 joined", 7000)
+    assert (event.kind, event.message) == ("init_timeout", "1 of 2 joined")
     event = only(
         "Timed out initializing process group in store based barrier on rank: 5, for key: store_based_barrier_key:1 "
         "(world_size=8, worker_count=3, timeout=0:10:00)"

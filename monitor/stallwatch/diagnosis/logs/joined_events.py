@@ -30,8 +30,7 @@ def merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
             told.append((other, other.kind))
         elif event.kind == "exception" and other is not None:
             fields = {name: getattr(other, name) for name in ("ranks", "sides", "group_rank", "numel_in", "numel_out",
-                      "joined", "expected", "seq", "operation", "enqueued", "completed", "peer",
-                      "direction")}  # fmt: skip
+                      "joined", "expected", "seq", "operation", "enqueued", "completed", "peer")}  # fmt: skip
             fields["went_on"] = event.went_on or other.went_on
             told.append((msgspec.structs.replace(event, **fields), other.kind))
         elif event.kind == "exception" or (event.source, event.line) not in exceptions:
