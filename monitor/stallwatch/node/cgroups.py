@@ -1,6 +1,7 @@
 """A process' memory cgroup, of either version: where it is, what it uses, and how often the kernel killed in it."""
 
 import os
+import re
 from typing import NamedTuple
 
 # A v1 limit of "none" is this, rounded to pages (PAGE_COUNTER_MAX).
@@ -41,11 +42,16 @@ def events_file(group: MemoryGroup) -> str:
 def out_of_memory_kills(events: str) -> int | None:
     """None when it cannot be read or does not count them."""
     try:
-        with open(events, "rb") as file:
-            values = dict(line.split(None, 1) for line in file.read().splitlines())
-        return int(values[b"oom_kill"])
-    except (OSError, ValueError, KeyError):
+        with open(events, encoding="ascii") as file:
+            return kills_in(file.read())
+    except (OSError, ValueError):
         return None
+
+
+def kills_in(events: str) -> int | None:
+    """Given what such a file says, return the kills that it counts; None where it counts none (v1 to Linux 4.12)."""
+    found = re.search(r"^oom_kill (\d+)$", events, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def usage_and_limit(group: MemoryGroup) -> tuple[int, int | None] | None:

@@ -8,6 +8,7 @@ from stallwatch.doctor.check_result import Area, FindingRecord, count
 from stallwatch.doctor.host.cgroup import cgroup_file, cgroup_value
 from stallwatch.doctor.infiniband import infiniband_ports
 from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.node.cgroups import kills_in
 
 _UNLIMITED = 1 << 62
 _GIB = 1 << 30
@@ -220,7 +221,6 @@ def _inactive_file(surroundings: Surroundings) -> int:
 
 def _oom_kills(surroundings: Surroundings) -> int:
     for name in ("memory.events.local", "memory.events", "memory.oom_control"):
-        match = re.search(r"^oom_kill (\d+)", cgroup_file(surroundings, "memory", name) or "", re.MULTILINE)
-        if match:
-            return int(match[1])
+        if (kills := kills_in(cgroup_file(surroundings, "memory", name) or "")) is not None:
+            return kills
     return 0
