@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch.diagnosis.report.stack_tree import merge, render
+from stallwatch.bundle.stack_tree import merge, render
 from stallwatch.model.evidence import CodeFrame
 from tests.bench.figures import Figure, beside_yardstick, median_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from stallwatch import __version__, diagnosis
+from stallwatch.bundle.stack_tree import merge
 from stallwatch.clock import iso
-from stallwatch.diagnosis.report.stack_tree import merge
 from stallwatch.model.evidence import Evidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import SCHEMA_VERSION, Report, Verdict

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from stallwatch.bundle.stack_tree import render
 from stallwatch.cli.terminal import indented, safe, time_and_distance
-from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.model.causes import State
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stallwatch.bundle.stack_tree import render
 from stallwatch.clock import iso
-from stallwatch.diagnosis.report.stack_tree import render
 from stallwatch.diagnosis.report.steps_by_cause import says_what_differs
 from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.incidents.life_cycle import JOB_ENDED

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallwatch import outputs
-from stallwatch.diagnosis.report import stack_tree
-from stallwatch.diagnosis.report.stack_tree import MAXIMUM_DEPTH, ROOT, merge, render
+from stallwatch.bundle import stack_tree
+from stallwatch.bundle.stack_tree import MAXIMUM_DEPTH, ROOT, merge, render
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import StackNode
 
