@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from stallwatch.node.framing import Unpacker, pack
+from stallwatch.encoding import Unpacker, pack
 from stallwatch.sensors.sensor import Options
 from tests.chaos.node import ROOT, STEPS
 

@@ -14,6 +14,7 @@ import msgspec
 from stallwatch.config import Config
 from stallwatch.config_sections import FleetSection, TellSection
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.encoding import Unpacker, pack
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
 from stallwatch.fleet.judge_child import JudgeQuestion
@@ -29,7 +30,6 @@ from stallwatch.loop.shared_incidents import Fleet
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident, Together, Told
 from stallwatch.model.snapshot import JobKey
-from stallwatch.node.framing import Unpacker, pack
 from stallwatch.outputs.left_messages import LeftMessages
 from stallwatch.outputs.spool import Message, Spool
 from tests.builders.clock import SECOND_NS, WALL_NS

@@ -19,6 +19,7 @@ from stallwatch import config
 from stallwatch.bundle import description
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis.node_summary import judge_nodes, summarise_node
+from stallwatch.encoding import Unpacker, pack
 from stallwatch.errors import UsageError
 from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Key
@@ -39,7 +40,6 @@ from stallwatch.hook import layout
 from stallwatch.incidents.store import FILE, IncidentStore
 from stallwatch.model.snapshot import JobKey
 from stallwatch.node.disk import Disk
-from stallwatch.node.framing import Unpacker, pack
 from stallwatch.node.gpu_release import released
 from stallwatch.node.heartbeat_file import LayoutError, decode
 from stallwatch.node.privileged_process import PrivilegedProcess

@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from stallwatch.encoding import msgpack_of
-from stallwatch.node.framing import Unpacker, pack
+from stallwatch.encoding import Unpacker, msgpack_of, pack
 
 MAXIMUM_PARTS: Final = 200  # descriptors in one message; the kernel takes 253
 READY: Final = b""  # no answer is empty

@@ -1,5 +1,5 @@
 """What a capture on the privileged side sends to the daemon's side, which writes it down, and the one thing that it is
-told: each message in msgpack, framed by node.framing."""
+told: each message in msgpack, framed as of encoding.pack."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ import msgspec
 from stallwatch.captures.nccl_ras import RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.spec import CaptureState
-from stallwatch.encoding import msgpack_of
+from stallwatch.encoding import Unpacker, msgpack_of, pack
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt
-from stallwatch.node.framing import Unpacker, pack, write
+from stallwatch.node.framing import write
 
 NODE = -1  # the place of what belongs to no rank
 _PIECE_BYTES = 8 << 20

@@ -36,13 +36,13 @@ from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.ras_capture import ask
 from stallwatch.captures.spec import CaptureState, Compared, KeepSpec, Sampling
-from stallwatch.encoding import json_of
+from stallwatch.encoding import json_of, pack
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.evidence import Attempt, ProcessLook
 from stallwatch.node.atomic_file import write_atomically
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.framing import as_child, pack
+from stallwatch.node.framing import as_child
 from stallwatch.node.no_network import give_up_network
 
 _ATTEMPTS = msgspec.json.Decoder(list[Attempt])

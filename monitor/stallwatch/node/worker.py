@@ -11,8 +11,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from stallwatch.encoding import LIMIT_BYTES, Unpacker, pack
 from stallwatch.node.children import Child, Start
-from stallwatch.node.framing import LIMIT_BYTES, Unpacker, pack
 
 # One that hangs this long is killed. In the kernel's hands it does not die of it.
 GIVE_UP_SECONDS = 60.0

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from stallwatch.encoding import msgpack_of
+from stallwatch.encoding import Unpacker, msgpack_of, pack
 from stallwatch.formats.outside_text import name_of
 from stallwatch.model.reading import Absent, Resting
 from stallwatch.model.snapshot import SENSORS
 from stallwatch.node.capabilities import drop_unless_root
-from stallwatch.node.framing import Unpacker, as_child, pack, write
+from stallwatch.node.framing import as_child, write
 from stallwatch.node.free_lists import FreeLists
 from stallwatch.node.no_network import give_up_network
 from stallwatch.sensors.sensor import NEWS, Options, Sensor, SensorAnswer

@@ -30,7 +30,7 @@ class Options(msgspec.Struct, frozen=True):
     known: int = -1  # the descriptor of node.known_ranks, on the privileged side
 
 
-# What a sensor's child says to the panel, each in a message of node.framing.
+# What a sensor's child says to the panel, each in a message as of encoding.pack.
 
 NEWS = 0  # answers no request: something happened, ask soon
 

@@ -30,7 +30,7 @@ def side() -> Iterator[Privileged]:
 
 def _begun(side: Privileged, code: str, seconds: float = 30.0) -> CaptureRun:
     """With a keeper that does this, after our imports."""
-    command = (sys.executable, "-c", f"import sys, time\nfrom stallwatch.node.framing import pack\n{code}")
+    command = (sys.executable, "-c", f"import sys, time\nfrom stallwatch.encoding import pack\n{code}")
     config = Config(drift=DriftSection(seconds=seconds))
     return CaptureRun(None, [sample(0)], 1, config, node="", side=side, sampling=SAMPLING, command=command)
 

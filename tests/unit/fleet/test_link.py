@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from stallwatch.clock import SECOND_NS
+from stallwatch.encoding import Unpacker, pack
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.judge_handle import JudgeHandle
@@ -17,7 +18,6 @@ from stallwatch.fleet.member import Local
 from stallwatch.fleet.place import MOST_BYTES, Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.model.incident import OutputTold, Told
-from stallwatch.node.framing import Unpacker, pack
 from tests.chaos.fleet_story import scene
 from tests.unit.fleet.memory_place import MemoryPlace
 

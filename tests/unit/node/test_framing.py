@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from stallwatch.node.framing import LIMIT_BYTES, Unpacker, pack
+from stallwatch.encoding import LIMIT_BYTES, Unpacker, pack
 
 
 def test_messages_come_whole_however_they_are_cut() -> None:

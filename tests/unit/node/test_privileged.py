@@ -15,8 +15,8 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.config_sections import DaemonSection
+from stallwatch.encoding import pack
 from stallwatch.loop.privileged import settings_of
-from stallwatch.node.framing import pack
 from stallwatch.node.privileged_client import Privileged, start_side
 from tests.programs.privileged import side_that_knows
 

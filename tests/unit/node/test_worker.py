@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.encoding import LIMIT_BYTES, pack
 from stallwatch.node import worker
 from stallwatch.node.children import OwnChild, Start, start_own
-from stallwatch.node.framing import LIMIT_BYTES, pack
 from stallwatch.node.worker import GIVE_UP_SECONDS, Worker
 
 SOON = 30.0

@@ -8,8 +8,8 @@ import time
 
 import msgspec
 
+from stallwatch.encoding import pack
 from stallwatch.model.reading import Absent, Resting
-from stallwatch.node.framing import pack
 from stallwatch.sensors.child import serve
 from stallwatch.sensors.sensor import SensorAnswer
 

@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from stallwatch.node.framing import Unpacker, pack
+from stallwatch.encoding import Unpacker, pack
 from stallwatch.sensors.child import serve
 from stallwatch.sensors.sensor import Options, SensorAnswer
 
