@@ -63,9 +63,12 @@ def goes_on(looks: Looks, least: Least) -> bool:
 
 
 def is_by_design(looks: Looks, least: Least) -> bool:
-    """Whether such differences come and go in this job, or a few long steps make this one."""
+    """Whether such differences come and go in this job, or a few long steps make this one; or these ranks have not
+    stepped lately while others did (torch's Join shadows them), and nobody is left to compare them with."""
     # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
     columns = looks.columns_of(peers_with(looks, least.ranks), len(looks.looks), surely=looks.nccl)
+    if not columns:
+        return True
     lately = [(rank, column[-least.looks :]) for rank, column in columns]
     mine = [member for member in looks.members if member.rank in least.ranks]
     steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
