@@ -3,6 +3,8 @@ wait at its end."""
 
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
@@ -16,6 +18,8 @@ from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
+_BY_NEW_LINES = ("site", "start")  # what the group had called before, be it once
+
 
 def claim(analysis: Analysis) -> Saying:
     """Members called different things under one number, or one of them has left the loop and waits at its end."""
@@ -27,8 +31,9 @@ def claim(analysis: Analysis) -> Saying:
             or Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
         )
     slipped = _slipped_before(analysis, divergence) if divergence.decided_by != "threads" else None
-    if slipped is not None:
-        return slipped
+    earlier = slipped or _left_out_there(analysis, divergence)
+    if earlier is not None:
+        return earlier
     culprits, confidence = _who(analysis, divergence)
     if not culprits:
         return _parted(analysis, divergence)
@@ -71,6 +76,8 @@ def claim(analysis: Analysis) -> Saying:
 
 def _parted(analysis: Analysis, divergence: Divergence) -> Claim:
     """Nothing tells who is right: who called what, and nobody is named."""
+    by = divergence.decided_by if divergence.decided_by == "threads" else "nothing"
+    divergence = replace(divergence, decided_by=by)
     name = group_name(analysis.case, analysis.case.groups[divergence.group])
     facts = tuple(
         Fact(f"under #{divergence.seq} of {name} {named(ranks)} called {align.describe(call)}", "flight recorders")
@@ -176,6 +183,8 @@ def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], C
     if divergence.decided_by == "majority":
         full = divergence.voters == members and 3 * len(divergence.culprits) <= members
         return divergence.culprits, "certain" if full and members > 2 else "likely"
+    if divergence.decided_by in _BY_NEW_LINES and departed and not set(departed) & set(divergence.culprits):
+        return (), "possible"  # another member left what its peers do: in a first step all lines are new
     sure = divergence.voters == members and divergence.decided_by not in ("start", "site", "slip")
     return divergence.culprits, "likely" if sure else "possible"
 
@@ -245,6 +254,16 @@ def _in_what_all_entered(analysis: Analysis) -> Claim | None:
         if left_out is not None:
             return left_out
     return None
+
+
+def _left_out_there(analysis: Analysis, divergence: Divergence) -> Claim | None:
+    """Another member that left out what is called there, if only new lines told who is right: in a first step every
+    line is new once."""
+    if divergence.decided_by not in _BY_NEW_LINES:
+        return None
+    wait = next((w for w in analysis.graph.waits if w.point[:2] == (divergence.group, divergence.seq)), None)
+    found = _left_out(analysis, wait) if wait is not None else None
+    return found if found is not None and not set(found.culprits) & set(divergence.culprits) else None
 
 
 def _left_out(analysis: Analysis, wait: Wait) -> Claim | None:

@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, world
+from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, transfer, world
 
 W2 = world(2)
 A, B, C = (Call(W2, elements=size, line=size) for size in (10, 20, 30))
@@ -85,3 +85,20 @@ def test_groups_that_overlap_in_a_ring_accuse_nobody_who_is_in_none_of_them() ->
     inside = [Rank(n, (*steps[:5], Call(pairs[n])), 5, backend="gloo", members_known=False) for n in range(3)]
     verdict = judge(evidence(*inside, Rank(3, steps, 5, backend="gloo", members_known=False), world_size=4)).verdicts[0]
     assert 3 not in verdict.culprits
+
+
+def test_in_a_first_step_a_new_line_is_not_odd_where_the_other_member_left_out_the_call_of_its_peers() -> None:
+    """Every line is new once: rank 0 left out a call, which its peers of the same stage make there."""
+    everybody = Call(world(8), line=90)
+    ranks = []
+    for rank in range(4):
+        pair, stages = Group("1", f"dp{rank // 2}", (rank & 2, rank | 1), 1), Group("2", f"pp{rank}", (rank, rank + 4), 2)
+        one, two = Call(pair, elements=20, line=60), Call(pair, elements=80, line=63)
+        send, receive = transfer(stages, ("send", 1), line=53), transfer(stages, ("recv", 0), line=30)
+        sends = (one, two, send, one, two, send, everybody)
+        stands = {0: Rank(0, (one, send, one), 2), 1: Rank(1, (one, two), 1)}
+        ranks.append(stands.get(rank, Rank(rank, sends, len(sends) - 1)))
+        came = {0: 1, 1: 0}.get(rank, 2)
+        ranks.append(Rank(rank + 4, (receive, receive, everybody)[: came + 1], came))
+    verdict = judge(evidence(*ranks, world_size=8)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (0,)), verdict.summary
