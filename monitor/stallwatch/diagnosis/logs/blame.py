@@ -136,10 +136,12 @@ def _partition(
     )
     others = len(said) - len(parts[0][1])
     # A majority is a hint; none names anybody. Where nothing names the group, the few may stand in another one, as they
-    # do where anybody stands under another number: each group counts by itself.
-    share = 3 if group.key != ("", "") else 6
-    one_group = group.key != ("", "") or all(waiter.seq == seq for waiter in group.waiters.values())
-    few = len(said) > 2 and share * others <= len(said) and one_group
+    # do where anybody stands under another number: each group counts by itself. So may one alone, whose mates were
+    # cleared away before they spoke, unless every rank has told where it stands: then it has no mates.
+    is_named = group.key != ("", "")
+    one_number = all(waiter.seq == seq for waiter in group.waiters.values())
+    alone = others == 1 and len(group.waiters) > max(group.waiters) and one_number
+    few = len(said) > 2 and (3 if is_named else 6) * others <= len(said) and (is_named or alone)
     culprits = tuple(sorted(rank for _, ranks in parts[1:] for rank in ranks)) if few else ()
     operation = next(w.operation for w in waiters if w.rank in parts[0][1])
     waiting = tuple(sorted(rank for rank in said if rank not in culprits))

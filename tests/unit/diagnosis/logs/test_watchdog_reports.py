@@ -1,5 +1,7 @@
 """Who is to blame for the waits that watchdogs print."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.builders.texts import (
@@ -227,10 +229,20 @@ def test_where_nothing_names_the_group_another_number_accuses_nobody() -> None:
 
 def test_where_nothing_names_the_group_and_anybody_waits_elsewhere_one_of_another_call_is_not_to_blame() -> None:
     """Rank 0 of several groups of torch 2.0; the wait under number 85 tells that there are several."""
-    others = "".join(timed_out("2.0", rank, 10, "ALLGATHER") for rank in (4, 5, 9, 12, 13, 27))
+    others = "".join(timed_out("2.0", rank, 10, "ALLGATHER") for rank in range(1, 8))
     odd = timed_out("2.0", 0, 10, "_REDUCE_SCATTER_BASE")
     assert told(others + odd) == ("collective_mismatch", (0,))
-    assert told(others + odd + timed_out("2.0", 1, 85, "_ALLGATHER_BASE")) == ("collective_mismatch", ())
+    assert told(others + odd + timed_out("2.0", 8, 85, "_ALLGATHER_BASE")) == ("collective_mismatch", ())
+
+
+@pytest.mark.parametrize(("others", "odd"), [((4, 5, 9, 12, 13, 27), (0,)), (range(2, 16), (0, 1))])
+def test_where_nothing_names_the_group_those_of_another_call_may_be_in_a_group_with_mates(
+    others: Sequence[int], odd: Sequence[int]
+) -> None:
+    """Of the silent ranks some may have stood beside the one, and were cleared away; two may be a group."""
+    log = "".join(timed_out("2.0", rank, 2) for rank in others)
+    log += "".join(timed_out("2.0", rank, 2, "_ALLGATHER_BASE") for rank in odd)
+    assert told(log) == ("collective_mismatch", ())
 
 
 @pytest.mark.parametrize(
