@@ -92,7 +92,10 @@ def test_in_a_first_step_a_new_line_is_not_odd_where_the_other_member_left_out_t
     everybody = Call(world(8), line=90)
     ranks = []
     for rank in range(4):
-        pair, stages = Group("1", f"dp{rank // 2}", (rank & 2, rank | 1), 1), Group("2", f"pp{rank}", (rank, rank + 4), 2)
+        pair, stages = (
+            Group("1", f"dp{rank // 2}", (rank & 2, rank | 1), 1),
+            Group("2", f"pp{rank}", (rank, rank + 4), 2),
+        )
         one, two = Call(pair, elements=20, line=60), Call(pair, elements=80, line=63)
         send, receive = transfer(stages, ("send", 1), line=53), transfer(stages, ("recv", 0), line=30)
         sends = (one, two, send, one, two, send, everybody)
