@@ -315,7 +315,9 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         transfers = [rank for rank in waits if case.activity(rank).call.is_transfer]
         others = set(case.world) - {wait.rank for wait in graph.waits} - set(inside)
         others -= {rank for rank in others & stands if all(_in_one_call(case, rank, other) for other in waits)}
-        return [] if len(transfers) > 1 or (waits and others) else inside
+        # Of whom no stack was read, it is not known whether it stands in one, too, or whether one waits for it.
+        unseen = any(not case.activity(rank).known for rank in inside)
+        return [] if len(transfers) > 1 or (waits and others) or (transfers and unseen) else inside
     return []
 
 

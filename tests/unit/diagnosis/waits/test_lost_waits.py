@@ -54,6 +54,15 @@ def test_who_waits_in_what_its_file_has_lost_is_not_absent() -> None:
     assert [reduce_rank(_cut(0, 2, completed)).outran for completed in (0, 1)] == [True, False]
 
 
+def test_beside_one_in_a_receive_who_waits_in_what_its_file_has_lost_is_not_absent_either() -> None:
+    """Rank 1 may wait for a message of rank 0, and rank 0 for one of rank 1: nothing tells which of them began it."""
+    receives = Rank(1, _steps(1)[:2], backend="gloo", frames=IN_RECV, wchan="futex_do_wait")
+    told = evidence(receives, _waits(2, 4), _waits(3, 4), world_size=4)
+    lost = replace(_cut(0, 2, 0), processes=())
+    verdict = judge(replace(told, ranks=(lost, *told.ranks))).verdicts[0]
+    assert verdict.culprits == (), verdict.summary
+
+
 def test_an_old_dump_does_not_hide_that_its_rank_stands_in_a_collective_now() -> None:
     """All wait for rank 1, which receives; rank 3 did not answer the second time, and stands where 2 does."""
     whole = _waits(3, 4).evidence()
