@@ -23,11 +23,14 @@ from stallwatch.diagnosis.claim import (
 )
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength, Wait
-from stallwatch.diagnosis.waits.roots import Cycle, in_every_circle
+from stallwatch.diagnosis.waits.roots import Cycle, in_every_circle, is_shown
 from stallwatch.model.summary import ANY, Call, Pending
 from stallwatch.model.verdict import Cause, Confidence, Fact, Mismatch, Rejected
 
 # A cycle of waits: over groups, or of sends and receives. Who started it, the order of calls tells.
+
+
+_UNTOLD = "whom they wait for no recorder tells"
 
 
 def cycle_of_waits(analysis: Analysis) -> Saying:
@@ -39,7 +42,7 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
         return Rejected("group_order", "no cycle of waits")
     cycle = max(analysis.roots.cycles, key=lambda c: (len(c.ranks), c.nodes))
     if all(b.strength == Strength.SUPPOSED for point in cycle.points for b in analysis.graph.blockers[point]):
-        return Rejected("p2p_unmatched", "whom they wait for no recorder tells")
+        return Rejected("p2p_unmatched", _UNTOLD)
     shared = in_every_circle(analysis.graph, cycle)
     inside = _who_left(analysis, cycle, shared)
     culprits = tuple(sorted({d.rank for d in inside}))
@@ -47,6 +50,8 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
     facts: list[Fact] = []
     if culprits and len(culprits) < len(cycle.ranks):
         facts = [_departure_fact(analysis, d) for d in inside]
+    if not facts and not is_shown(analysis.graph, cycle):
+        return Rejected("p2p_unmatched", _UNTOLD)
     if not facts:
         inside, culprits = [], _named_by_waits(analysis, cycle, shared)
         # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing

@@ -80,6 +80,22 @@ def find_roots(graph: Graph) -> Roots:
     )
 
 
+def is_shown(graph: Graph, cycle: Cycle) -> bool:
+    """Given a cycle, return True where it closes by waits that nobody outside of it can end: a receive from anybody
+    may be answered by one that waits elsewhere."""
+    number = {point: (_POINT, index) for index, point in enumerate(sorted(graph.blockers))}
+    nodes = set(cycle.nodes)
+    inside = {
+        point
+        for point in cycle.points
+        if any(b.strength < Strength.SUPPOSED for b in graph.blockers[point])
+        or all((b.rank, b.lane) in nodes for b in graph.blockers[point])
+    }
+    part = {*nodes, *(number[point] for point in inside)}
+    left = _within(_successors(graph, sorted(graph.blockers)), part)
+    return any(len(component) > 1 for component in _components(left))
+
+
 def in_every_circle(graph: Graph, cycle: Cycle) -> tuple[int, ...]:
     """Given a cycle, in which several circles may lie, return the ranks through which each of these goes; ascending.
 

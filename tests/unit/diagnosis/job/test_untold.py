@@ -172,6 +172,16 @@ def test_where_all_receive_from_anybody_nobody_is_named() -> None:
     assert (verdict.cause, verdict.culprits) == ("undecided", ())
 
 
+def test_a_circle_through_receives_from_anybody_names_nobody_where_one_outside_may_answer() -> None:
+    """Ranks 0 to 2 wait for each other, if rank 3 owes nobody a message; it stands with rank 4 in a call that both
+    entered and that does not end."""
+    both = Group("1", "row", (3, 4), 1)
+    received = transfer(W4, ("recv", 3))
+    calls = [(received,), (received,), (Call(W4, "broadcast"),), (Call(both),), (Call(both),)]
+    verdict = _first(from_any(evidence(*(Rank(r, own, 0, frames=SYNCHRONISES) for r, own in enumerate(calls)))))
+    assert verdict.culprits == (), verdict.summary
+
+
 @pytest.mark.parametrize(("version", "sure"), [("2.10", "certain"), ("2.11", "likely"), ("", "certain")])
 def test_a_dump_newer_than_any_that_was_tried_is_not_believed_for_certain(version: str, sure: str) -> None:
     ranks = tuple(
