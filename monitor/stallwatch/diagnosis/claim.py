@@ -1,6 +1,6 @@
 """What an explanation says when it fits, and how facts are worded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -226,6 +226,25 @@ def departed_cause(analysis: Analysis, departure: SequenceBreak) -> Cause:
     if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
         return "p2p_unmatched"  # a transfer was due
     return "group_order"
+
+
+def left_alike(departures: Sequence[SequenceBreak]) -> bool:
+    """Whether all of them called one thing where another was due."""
+    return len({tuple(_way(call) for call in (d.found, *d.expected)) for d in departures}) == 1
+
+
+def _way(call: Call) -> tuple[str, int | None, str, str]:
+    """A call as others would make it with peers of their own."""
+    return call.operation.partition(" ")[0], call.elements, call.dtype, call.site
+
+
+def some_stayed(analysis: Analysis, departures: Sequence[SequenceBreak]) -> bool:
+    """Whether each that left had somebody in the groups of these calls who did not: what all members of them do alike
+    is the program, which has come to something new."""
+    left = {departure.rank for departure in departures}
+    of_calls = {d.rank: (d.found, *d.expected) for d in departures}
+    groups = {rank: {analysis.case.group_of[rank, call.stream] for call in calls} for rank, calls in of_calls.items()}
+    return all(any(not left.issuperset(analysis.case.groups[i].ranks) for i in own) for own in groups.values())
 
 
 def end_of(analysis: Analysis, rank: int) -> ProcessLook | None:

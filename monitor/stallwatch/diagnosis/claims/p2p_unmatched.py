@@ -17,8 +17,10 @@ from stallwatch.diagnosis.claim import (
     departed_cause,
     group_name,
     is_first_use,
+    left_alike,
     main_wait,
     named,
+    some_stayed,
     waiting_facts,
 )
 from stallwatch.diagnosis.recorder import signature
@@ -96,16 +98,7 @@ def _who_left(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -> list
     if len({d.rank for d in inside}) < 2:
         return inside
     inside = [d for d in inside if d.rank in shared] or inside
-    return inside if _left_alike(inside) else []
-
-
-def _left_alike(departures: Sequence[SequenceBreak]) -> bool:
-    return len({tuple(_way(call) for call in (d.found, *d.expected)) for d in departures}) == 1
-
-
-def _way(call: Call) -> tuple[str, int | None, str, str]:
-    """A call as others would make it with peers of their own."""
-    return call.operation.partition(" ")[0], call.elements, call.dtype, call.site
+    return inside if left_alike(inside) else []
 
 
 def _named_by_waits(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -> tuple[int, ...]:
@@ -301,7 +294,8 @@ def unrecorded(analysis: Analysis) -> Saying:
     if not transfers or not roots - set(transfers) <= perhaps:
         return None
     # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
-    compared = analysis.departures if analysis.whole_world_seen and _left_alike(analysis.departures) else ()
+    compared = analysis.departures if analysis.whole_world_seen and left_alike(analysis.departures) else ()
+    compared = compared if some_stayed(analysis, compared) else ()
     left = tuple(sorted({departure.rank for departure in compared}))
     few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
     if left and len(left) < len(analysis.case.observed) and few:

@@ -109,3 +109,21 @@ def test_a_rank_s_own_habits_name_it_only_where_all_its_peers_were_seen(seen: bo
         ranks[1] = Rank(1, frames=IN_RECV, wchan="futex_do_wait", backend="gloo", dumped=False)
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.culprits == ((0,) if seen else ()), verdict.summary
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_all_members_of_a_group_do_alike_is_no_departure_from_their_habits(alone: bool) -> None:
+    """Ranks 0 and 1 run programs of their own, and both, or one, call something new in a row; the others receive."""
+    everybody, row = world(8), Group("1", "row", (0, 1), 1)
+    first = {0: Group("2", "embedding", (0, 2), 2), 1: Group("3", "head", (1, 3), 3)}
+    step, new, lacks = Call(everybody, line=10), Call(row, "broadcast", 3, line=77), Call(everybody, line=90)
+    ranks = []
+    for rank in range(8):
+        own = (Call(first[rank % 2]),) if rank < 4 else ()
+        steps = (*own, *((Call(row, line=5), step) if rank < 2 else (step,)) * 6)
+        if rank == 0 or (rank == 1 and not alone):
+            ranks.append(Rank(rank, (*steps, new, lacks), len(steps) + (not alone), backend="gloo"))
+        else:
+            ranks.append(Rank(rank, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo"))
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert verdict.culprits == ((0,) if alone else ()), verdict.summary
