@@ -10,9 +10,11 @@ import platform
 import socket
 import struct
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
+from stallwatch.formats.tcp_table import parse_tcp
 from stallwatch.model.file_systems import is_fuse, is_shared
 from stallwatch.node.procfs import ProcessDirectory
 
@@ -167,23 +169,15 @@ def _words(mount: Mount | None) -> str:
 
 
 def _peer(directory: ProcessDirectory, inode: bytes) -> str:
+    number = int(inode)
     for name in ("net/tcp", "net/tcp6"):
-        for line in directory.read_whole(name, _SOCKETS_BYTES).splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[9] == inode:
-                return _address(words[2].decode("ascii"))
+        table = directory.read_whole(name, _SOCKETS_BYTES).decode("ascii", "replace")
+        for found in parse_tcp(table):
+            if found.inode == number and found.peer_port:  # else it listens
+                address = ip_address(found.peer_address)
+                here = f" of {socket.gethostname()}" if address.is_loopback else ""
+                return f"tcp {f'[{address}]' if address.version == 6 else address}:{found.peer_port}{here}"
     return ""
-
-
-def _address(text: str) -> str:
-    """ "0A00000A:01BB" as "tcp 10.0.0.10:443": words of 32 bits in the machine's own order, proc_net_tcp(5)."""
-    address, _, port = text.partition(":")
-    raw = b"".join(struct.pack("=I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8))
-    if not any(raw):
-        return ""  # it listens
-    shown = socket.inet_ntop(socket.AF_INET6 if len(raw) == 16 else socket.AF_INET, raw).removeprefix("::ffff:")
-    here = f" of {socket.gethostname()}" if shown.startswith("127.") or shown == "::1" else ""
-    return f"tcp [{shown}]:{int(port, 16)}{here}" if ":" in shown else f"tcp {shown}:{int(port, 16)}{here}"
 
 
 def _unescaped(text: bytes) -> bytes:

@@ -10,8 +10,6 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Report, Verdict
 
 REQUESTED: Final = "captured on request"  # how an incident ends whose job goes on as it did
-
-
 _MOST_KEPT = 2  # of the steps that were told while it stood
 _EVIDENCE: Final = "Read what is kept of it"
 _RESTART: Final = re.compile(r"(?:Stop\b.*?\b(?:and )?start|Start) (?:the job|it) (?:again )?from its last checkpoint")

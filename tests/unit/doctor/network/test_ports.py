@@ -43,6 +43,14 @@ def test_the_kernels_table_is_read_with_ipv6() -> None:
     assert list(parse_tcp(text)) == [TcpSocket("127.0.0.1", 29500, 10, 1000, 5), TcpSocket("::1", 80, 6, 1000, 0)]
 
 
+def test_the_other_end_of_a_connection_is_read_as_ipv4_where_it_is_that() -> None:
+    tail = "01 00000000:00000000 00:00000000 00000000  1000        0 5 1 x\n"
+    text = TCP_HEAD + f"   1: 0600000A:9C40 0700000A:01BB {tail}"
+    text += f"   2: 0000000000000000FFFF00000600000A:9C40 0000000000000000FFFF00000700000A:01BB {tail}"
+    ends = [(found.address, found.peer_address, found.peer_port) for found in parse_tcp(text)]
+    assert ends == [("10.0.0.6", "10.0.0.7", 443)] * 2
+
+
 def test_the_holder_of_the_port_is_named_with_a_free_port(node: Node) -> None:
     listens(node, 29400)
     process(node, 812, "python server.py --token abc", socket=777)
