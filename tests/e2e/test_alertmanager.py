@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,10 +23,10 @@ from stallwatch.model.reading import Unavailable
 from stallwatch.outputs.alertmanager import alertmanager
 from stallwatch.outputs.build import build
 from stallwatch.outputs.http import HttpOutput
-from tests.bench.jobs import Server
+from tests.bench.jobs import ForkedJob, Server
 from tests.e2e.alertmanager import DEPLOYED, alertmanager_server, needs_alertmanager
 from tests.e2e.panels import EXPLAINED, OPTIONS, every_expression_has_data
-from tests.e2e.prometheus import needs_prometheus, prometheus_server, until
+from tests.e2e.prometheus import Prometheus, needs_prometheus, prometheus_server, until
 from tests.e2e.webhook import Webhook
 from tests.integration.outputs.serving import served
 from tests.unit.outputs.reports import (
@@ -291,37 +292,49 @@ def routed_to(alertmanager: str) -> set[str]:
 def test_a_real_fault_is_one_message_with_culprit_and_code_line_and_another_when_it_is_over(
     slack: Webhook, tmp_path: Path, job_server: Server
 ) -> None:
-    fault, seed, ranks = find("lock"), 1, 4
-    (culprit,) = culprits(fault, seed, ranks)
-    daemon = DaemonChild(tmp_path, os.environ)
+    with real_servers(slack, tmp_path) as (daemon, prometheus):
+        culprit, job = strike("lock", 4, "am-job", daemon, job_server, tmp_path)
+        messages = slack.wait(1, SECONDS)
+        assert messages, daemon.log.read_text()[-2000:]
+        every_expression_has_data(prometheus, EXPLAINED)
+        job.stop()
+        text = words(messages[0])
+        assert f"am-job: not_entered, rank {culprit}" in text
+        assert "feature_cache.py:" in text
+        # It stays for five minutes after the job: what was over within a scrape's interval is told too.
+        ended = 'stallwatch_incident_info{state="ended"}'
+        until(lambda: prometheus.query(ended), "the end of the job is not seen")
+        until(
+            lambda: prometheus.alerts("StallwatchCollectiveStall")[0]["annotations"]["state"] == "ended",
+            "the alert does not know that the job is over",
+        )
+        assert len(slack.received) == 1, [words(message) for message in slack.received]
+
+
+@contextmanager
+def real_servers(slack: Webhook, folder: Path) -> Iterator[tuple[DaemonChild, Prometheus]]:
+    """A whole daemon that Prometheus scrapes, whose alerts Alertmanager sends to this Slack."""
+    daemon = DaemonChild(folder, os.environ)
     try:
         daemon.start()
         address = urlsplit(daemon.client.page_url() or "").netloc
         with (
-            alertmanager_server(slack.url, tmp_path) as alertmanager,
-            prometheus_server(address, tmp_path, alertmanager) as prometheus,
+            alertmanager_server(slack.url, folder) as alertmanager,
+            prometheus_server(address, folder, alertmanager) as prometheus,
         ):
-            environment = job_environment(os.environ, daemon.rank_directory, tmp_path / "mark", tmp_path, "am-job")
-            changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
-            program = PROGRAMS / f"{fault.program}.py"
-            job = job_server.launch(program, [*OPTIONS, f"--seed={seed}"], ranks, changed, tmp_path / "job.log")
-            messages = slack.wait(1, SECONDS)
-            assert messages, daemon.log.read_text()[-2000:]
-            every_expression_has_data(prometheus, EXPLAINED)
-            job.stop()
-            text = words(messages[0])
-            assert f"am-job: not_entered, rank {culprit}" in text
-            assert "feature_cache.py:" in text
-            # It stays for five minutes after the job: what was over within a scrape's interval is told too.
-            ended = 'stallwatch_incident_info{state="ended"}'
-            until(lambda: prometheus.query(ended), "the end of the job is not seen")
-            until(
-                lambda: prometheus.alerts("StallwatchCollectiveStall")[0]["annotations"]["state"] == "ended",
-                "the alert does not know that the job is over",
-            )
-            assert len(slack.received) == 1, [words(message) for message in slack.received]
+            yield daemon, prometheus
     finally:
         daemon.stop()
+
+
+def strike(name: str, ranks: int, job: str, daemon: DaemonChild, server: Server, folder: Path) -> tuple[int, ForkedJob]:
+    """Start a job that a fault of the demo will strike; return the rank at fault, and the job."""
+    fault, seed = find(name), 1
+    (culprit,) = culprits(fault, seed, ranks)
+    environment = job_environment(os.environ, daemon.rank_directory, folder / "mark", folder, job)
+    changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    program = PROGRAMS / f"{fault.program}.py"
+    return culprit, server.launch(program, [*OPTIONS, f"--seed={seed}"], ranks, changed, folder / "job.log")
 
 
 def has_ended(daemon: DaemonChild, job: str) -> bool:
@@ -335,28 +348,14 @@ def has_ended(daemon: DaemonChild, job: str) -> bool:
 def test_a_real_crash_that_was_over_between_two_scrapes_is_told(
     slack: Webhook, tmp_path: Path, job_server: Server
 ) -> None:
-    fault, seed, ranks = find("killed"), 1, 2
-    (culprit,) = culprits(fault, seed, ranks)
-    daemon = DaemonChild(tmp_path, os.environ)
-    try:
-        daemon.start()
-        address = urlsplit(daemon.client.page_url() or "").netloc
-        with (
-            alertmanager_server(slack.url, tmp_path) as alertmanager,
-            prometheus_server(address, tmp_path, alertmanager) as prometheus,
-        ):
-            until(lambda: prometheus.query("stallwatch_ticks_total"), "the daemon is not in Prometheus")
-            environment = job_environment(os.environ, daemon.rank_directory, tmp_path / "mark", tmp_path, "am-crash")
-            changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
-            program = PROGRAMS / f"{fault.program}.py"
-            with prometheus.between_two_scrapes():  # its whole life
-                job_server.launch(program, [*OPTIONS, f"--seed={seed}"], ranks, changed, tmp_path / "job.log")
-                until(lambda: has_ended(daemon, "am-crash"), "its incident has no end")
-                assert slack.received == []
-            messages = slack.wait(1, SECONDS)
-            assert messages, daemon.log.read_text()[-2000:]
-            assert f"am-crash: rank_exited, rank {culprit}" in words(messages[0])
-            asked = "count by (state) (count_over_time(stallwatch_incident_info{training_job='am-crash'}[5m]))"
-            assert [one["metric"]["state"] for one in prometheus.query(asked)] == ["ended"]
-    finally:
-        daemon.stop()
+    with real_servers(slack, tmp_path) as (daemon, prometheus):
+        until(lambda: prometheus.query("stallwatch_ticks_total"), "the daemon is not in Prometheus")
+        with prometheus.between_two_scrapes():  # its whole life
+            culprit, _ = strike("killed", 2, "am-crash", daemon, job_server, tmp_path)
+            until(lambda: has_ended(daemon, "am-crash"), "its incident has no end")
+            assert slack.received == []
+        messages = slack.wait(1, SECONDS)
+        assert messages, daemon.log.read_text()[-2000:]
+        assert f"am-crash: rank_exited, rank {culprit}" in words(messages[0])
+        asked = "count by (state) (count_over_time(stallwatch_incident_info{training_job='am-crash'}[5m]))"
+        assert [one["metric"]["state"] for one in prometheus.query(asked)] == ["ended"]
