@@ -12,7 +12,10 @@ was kept.
 import argparse
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -28,12 +31,16 @@ from stallwatch.demo.outcome import DemoOutcome
 from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
 from tests.bench import jobs
+from tests.bench.bench_footprint import has_gpu
 from tests.bench.figures import Figure
+from tests.bench.lanes import own_processes
 
 AT_ONCE = ("killed", "stopped")
 OTHER_STEPS = {0.5: ("lock", "dataloader", "skip", "killed"), 5.0: ("sleep", "stopped")}
 GOALS = {0.05: 9.0, 0.5: 15.0, 5.0: 30.0}  # seconds to the verdict, 95th percentile
 GOAL_AT_ONCE = 1.5
+RANKS = 4
+MOST_LANES = 7  # beyond it their starts come too close together: torch's import alone fills a core for seconds
 # Long steps take long to be a rhythm; a limit is learned from six of them.
 FAULT_STEPS = {0.05: 100, 0.5: 24, 5.0: 10}
 
@@ -63,17 +70,35 @@ def main() -> int:
 
 
 def figures(quick: bool) -> list[Figure]:
-    """Every fault of the demo at steps of 50 ms, twice."""
-    measured = _all(_options(["--steps", "0.05", "--runs", "1" if quick else "2"]))
+    """Every fault of the demo at steps of 50 ms, twice; of NCCL where there is a GPU, side by side where cores are."""
+    backend = "nccl" if has_gpu() else "gloo"
+    arguments = ["--steps", "0.05", "--runs", "1" if quick else "2", "--backend", backend]
+    lanes = min(len(os.sched_getaffinity(0)) // RANKS, MOST_LANES)
+    measured = _in_lanes(arguments, lanes) if lanes > 1 else _all(_options(arguments))
     print(table(measured))
     found = []
     for what, at_once in (("stalls", False), ("deaths and stops", True)):
         mine = [one for one in measured if (one.fault in AT_ONCE) == at_once]
         verdicts = [one.verdict_seconds for one in mine if one.verdict_seconds is not None]
-        spread = f"p50 {statistics.median(verdicts):.1f}, worst {max(verdicts):.1f} s of {len(mine)}"
+        spread = f"{backend}; p50 {statistics.median(verdicts):.1f}, worst {max(verdicts):.1f} s of {len(mine)}"
         found.append(Figure(f"{what}: p95", _p95(verdicts), "s", detail=spread))
     wrong = [f"{one.fault}: {one.said}" for one in measured if not one.agrees]
     return [*found, Figure("right", 1 - len(wrong) / len(measured), "share", detail="; ".join(wrong))]
+
+
+def _in_lanes(arguments: list[str], lanes: int) -> list[Measured]:
+    """Return the runs of so many lanes, each with its own cores and processes. Raise if one of them ends early."""
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="latency-") as folder, ExitStack() as running:
+        paths = [Path(folder) / f"{number}.json" for number in range(lanes)]
+        begun_with = own_processes()
+        for number, path in enumerate(paths):
+            share = ",".join(map(str, cores[number * RANKS : (number + 1) * RANKS]))
+            command = ["taskset", "-c", share, sys.executable, "-m", "tests.bench.bench_latency", *arguments]
+            lane = subprocess.Popen([*begun_with, *command, "--lane", f"{number}/{lanes}", "--json", str(path)])
+            running.enter_context(lane)
+        running.close()  # waits for each
+        return [one for path in paths for one in msgspec.json.decode(path.read_bytes(), type=list[Measured])]
 
 
 def _all(options: argparse.Namespace) -> list[Measured]:
@@ -88,7 +113,7 @@ def _all(options: argparse.Namespace) -> list[Measured]:
     measured = []
     with jobs.server() as server:
         for fault, step_seconds, number in wanted:
-            one = _measure(fault, step_seconds, number, server)
+            one = _measure(fault, step_seconds, number, server, options.backend)
             print(
                 f"{one.fault:12} {one.step_seconds:5} s steps: suspected {_show(one.suspected_seconds)}, "
                 f"verdict {_show(one.verdict_seconds)}, load {one.load:.1f} | {one.said}",
@@ -126,13 +151,13 @@ def _faults(names: list[str], step_seconds: float) -> list[Fault]:
     return [fault for fault in FAULTS if fault.name not in ("slow", "none", "absent")]
 
 
-def _measure(fault: Fault, step_seconds: float, number: int, server: jobs.Server) -> Measured:
+def _measure(fault: Fault, step_seconds: float, number: int, server: jobs.Server, backend: str) -> Measured:
     load = os.getloadavg()[0]
     suspected: list[float] = []
     arguments = ["--step-seconds", str(step_seconds), "--fault-step", str(FAULT_STEPS[step_seconds])]
     launch = partial(_with_arguments, server, arguments)
     try:
-        outcome = play(fault, 4, number, lambda text: None, launch=launch, backend="gloo", environment=os.environ)
+        outcome = play(fault, RANKS, number, lambda text: None, launch=launch, backend=backend, environment=os.environ)
     except StallwatchError as error:
         return Measured(fault.name, step_seconds, None, None, False, load, str(error))
     suspected = _suspected(outcome)
@@ -199,6 +224,7 @@ def _options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=float, action="append", default=[], help="step lengths: 0.05, 0.5, 5")
     parser.add_argument("--fault", action="append", default=[], help="may be given several times; default: all")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--lane", default="0/1", help="which part of the runs: I/N")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="results of lanes: no run, one table")
     parser.add_argument("--json", type=Path)
