@@ -40,7 +40,8 @@ OTHER_STEPS = {0.5: ("lock", "dataloader", "skip", "killed"), 5.0: ("sleep", "st
 GOALS = {0.05: 9.0, 0.5: 15.0, 5.0: 30.0}  # seconds to the verdict, 95th percentile
 GOAL_AT_ONCE = 1.5
 RANKS = 4
-MOST_LANES = 7  # beyond it their starts come too close together: torch's import alone fills a core for seconds
+# Of NCCL each rank that waits keeps a core busy, and the daemon and its children want some too.
+CORES_OF_A_LANE = 6
 # Long steps take long to be a rhythm; a limit is learned from six of them.
 FAULT_STEPS = {0.05: 100, 0.5: 24, 5.0: 10}
 
@@ -73,7 +74,7 @@ def figures(quick: bool) -> list[Figure]:
     """Every fault of the demo at steps of 50 ms, twice; of NCCL where there is a GPU, side by side where cores are."""
     backend = "nccl" if has_gpu() else "gloo"
     arguments = ["--steps", "0.05", "--runs", "1" if quick else "2", "--backend", backend]
-    lanes = min(len(os.sched_getaffinity(0)) // RANKS, MOST_LANES)
+    lanes = len(os.sched_getaffinity(0)) // CORES_OF_A_LANE
     measured = _in_lanes(arguments, lanes) if lanes > 1 else _all(_options(arguments))
     print(table(measured))
     found = []
@@ -93,7 +94,7 @@ def _in_lanes(arguments: list[str], lanes: int) -> list[Measured]:
         paths = [Path(folder) / f"{number}.json" for number in range(lanes)]
         begun_with = own_processes()
         for number, path in enumerate(paths):
-            share = ",".join(map(str, cores[number * RANKS : (number + 1) * RANKS]))
+            share = ",".join(map(str, cores[number::lanes]))
             command = ["taskset", "-c", share, sys.executable, "-m", "tests.bench.bench_latency", *arguments]
             lane = subprocess.Popen([*begun_with, *command, "--lane", f"{number}/{lanes}", "--json", str(path)])
             running.enter_context(lane)
