@@ -108,8 +108,9 @@ class ActionRunner:
         events += lost
         for incident_id in list(self._looks):
             events += self._polled_look(incident_id)
+        alive = {life.incident.incident_id for life in lives}
         for incident_id in list(self._judgements):
-            events += self._polled_judgement(incident_id)
+            events += self._polled_judgement(incident_id, goes_on=incident_id in alive)
         waiting, self._waiting = self._waiting, []
         self.do(waiting)
         return events
@@ -248,7 +249,7 @@ class ActionRunner:
             return []
         return [Captured(incident_id, look.number, look.complete, state.done, state.missing, state.problem)]
 
-    def _polled_judgement(self, incident_id: str) -> list[Event]:
+    def _polled_judgement(self, incident_id: str, *, goes_on: bool) -> list[Event]:
         incident, look, judging, _ = self._judgements[incident_id]
         try:
             state = judging.poll()
@@ -259,14 +260,16 @@ class ActionRunner:
         del self._judgements[incident_id]
         if state.report is not None:
             with self._guard.stage("bundle", "verdict"):
-                self._conclude(incident, state.report)
+                self._conclude(incident, state.report, goes_on=goes_on)
         else:
             self._guard.count("diagnosis", "analyze", state.problem)
         return [Judged(incident_id, look, state.report, state.problem, state.summary)]
 
-    def _conclude(self, incident: Incident, report: Report) -> None:
+    def _conclude(self, incident: Incident, report: Report, *, goes_on: bool) -> None:
         writer = self._bundles.writer(incident)
         self._recording.write(writer)
+        if not goes_on:  # it ended meanwhile, and nobody would say so again
+            self._recording.end(writer)
         writer.write_verdict(report)
 
     def _save(self, incident: Incident) -> None:

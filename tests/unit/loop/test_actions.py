@@ -9,7 +9,8 @@ from stallwatch.bundle.report import make_report
 from stallwatch.captures.capture_run import CaptureState
 from stallwatch.config import Config
 from stallwatch.incidents.incident_names import incident_id
-from stallwatch.incidents.messages import Captured, Discard, Judge, StartCapture
+from stallwatch.incidents.life import IncidentLife
+from stallwatch.incidents.messages import Captured, Discard, Judge, Save, StartCapture
 from stallwatch.incidents.store import IncidentStore
 from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.bundle_store import BundleStore
@@ -189,3 +190,22 @@ def test_a_death_is_judged_though_no_look_can_be_started(tmp_path: Path) -> None
     assert [path.name for path in (folder / "ranks").iterdir()] == ["1"], "of who lives nothing was looked at"
     verdict = make_report(load([folder])).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (1,))
+
+
+def test_a_verdict_that_comes_after_its_incident_has_ended_leaves_nothing_under_way(tmp_path: Path) -> None:
+    """What was noted of a timeline to go on with stayed for the life of the daemon."""
+    starter, ring = FakeStarter(), SnapshotRing(60, 1)
+    starter.never_judges = True
+    hands, incident = hands_with(starter, tmp_path, ring=ring), of_user("anna", 0, tmp_path)
+    ring.add(snapshot(0, [rank(0, heartbeat(0))]))
+    hands.do([StartCapture(incident, 1), Judge(incident, 1)])
+    hands.poll([IncidentLife(incident, "hang", looks=1, judging=True)])
+    over = replace(incident, state="ended")
+    hands.do([Save(over)])
+    starter.judgements[0].state = JudgeState(starter.report)
+    hands.poll([])
+    assert (Path(incident.bundle) / "verdict.json").exists()
+    written = (Path(incident.bundle) / "timeline.jsonl").read_bytes()
+    ring.add(snapshot(1, [rank(0, heartbeat(0))]))
+    hands.do([Save(replace(over, judged="wrong"))])
+    assert (Path(incident.bundle) / "timeline.jsonl").read_bytes() == written
