@@ -37,18 +37,31 @@ def together_words(incident: Incident, others: Sequence[Incident]) -> str:
 
 def with_named(spool: Spool, incident: Incident, step: Step, others: Sequence[Incident]) -> Spool:
     """Given a message that is queued, note whom it names beside its incident: they need none of their own while it
-    stands. Whom people were told of, or another node tells of, is not among them."""
+    stands. Whom people were told of, or another node tells of, is not among them; nor is the incident itself, of whom
+    another's message was."""
     named = {
         one.incident_id: incident.incident_id
         for one in others
-        if step in _NAMING and not one.told_elsewhere and "told" not in spool.told.get(one.incident_id, ())
+        if step in _NAMING and not one.told_elsewhere and _needs_one(one, spool, incident)
     }
-    return replace(spool, company={**spool.company, **named}) if named else spool
+    company = {one: teller for one, teller in spool.company.items() if one != incident.incident_id} | named
+    return spool if company == spool.company else replace(spool, company=company)
 
 
-def spared(spool: Spool, incident: Incident, step: Step) -> Spool | None:
-    """The spool with this step as told, where a message that stands has named the incident; None where it needs one."""
-    if incident.incident_id not in spool.company or step not in _SPARED:
+def _needs_one(named: Incident, spool: Spool, incident: Incident) -> bool:
+    """Who has no message of its own; where another's names it already, a more urgent one is what people go by."""
+    if named.incident_id in spool.company:
+        return incident.severity == "critical"
+    return "told" not in spool.told.get(named.incident_id, ())
+
+
+def spared(spool: Spool, incident: Incident, step: Step, incidents: Mapping[str, Incident]) -> Spool | None:
+    """The spool with this step as told, where a message that stands has named the incident; None where it needs one:
+    that it is critical nobody has heard whose message was of a warning."""
+    teller = incidents.get(spool.company.get(incident.incident_id, ""))
+    if teller is None or step not in _SPARED:
+        return None
+    if "escalated" in covered(incident, step) and not (teller.severity == "critical" or teller.acknowledged_by):
         return None
     return spool.with_told(incident.incident_id, covered(incident, step), verdict_key(incident), incident.job.owner)
 

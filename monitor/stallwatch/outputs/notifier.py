@@ -129,7 +129,8 @@ class Notifier:
         """Note the incidents that have taken a step to be told; sending is a thread's."""
         with self._changed:
             self._left.note(report.incidents)
-            self._spool = company.dissolved(self._spool, {one.incident_id: one for one in report.incidents})
+            known_now = {one.incident_id: one for one in report.incidents}
+            self._spool = company.dissolved(self._spool, known_now)
             for incident in report.incidents:
                 known = incident.incident_id
                 if incident.together is not None and incident.together.told is not None:
@@ -139,7 +140,7 @@ class Notifier:
                 step = due(incident, told, self._minimum, self._spool.verdicts.get(known, ""))
                 if step is None:
                     continue
-                spared = company.spared(self._spool, incident, step)
+                spared = company.spared(self._spool, incident, step, known_now)
                 if spared is not None:
                     self._spool = spared
                 else:

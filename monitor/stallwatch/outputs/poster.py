@@ -102,7 +102,8 @@ def _to_slack(request: PostRequest) -> PostAnswer:
 
 
 def _as_bot(request: PostRequest) -> PostAnswer:
-    """Post a message, or an answer in its thread; then the first message shows how things stand now ("root")."""
+    """Post a message, or an answer in its thread; then the first message shows how things stand now ("root"). Where
+    there is no thread, as of a job that another's message has named, people need the whole of it."""
     from slack_sdk import WebClient
     from slack_sdk.errors import SlackApiError
 
@@ -112,6 +113,8 @@ def _as_bot(request: PostRequest) -> PostAnswer:
     channel, _, first = request.thread.partition("/")
     if first:
         body |= {"channel": channel, "thread_ts": first}
+    elif root:
+        body = {"channel": body["channel"], **root}
     try:
         response = client.chat_postMessage(**body)
     except SlackApiError as error:

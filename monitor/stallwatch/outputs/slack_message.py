@@ -54,9 +54,8 @@ def slack_message(
     blocks += _resolved(incident) if step in LAST_STEPS else _standing(incident, step, _gpus(report))
     if others:
         there = [f"• {escape(headline(one, 'told'))}" for one in others[:_MOST_LINES]]
-        blocks.append(
-            _section(_lines(["*Others that wait there* (no message of their own while this one stands)", *there]))
-        )
+        until = "no message of their own while this one stands, unless one becomes critical"
+        blocks.append(_section(_lines([f"*Others that wait there* ({until})", *there])))
     blocks.append(_context(_footer(incident, external_url)))
     message: dict[str, Any] = {"text": _notification(incident, step, others), "blocks": blocks}
     if step not in (*LAST_STEPS, "escalated") and incident.report is not None:  # why has been said, and is what it was

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stallwatch import config
 from stallwatch.clock import SystemClock
 from stallwatch.errors import UsageError
+from stallwatch.model.snapshot import JobKey
 from stallwatch.outputs.build import build, notify_test
 from stallwatch.outputs.notifier import Notifier
 from stallwatch.outputs.slack import slack, slack_reactions
@@ -156,6 +158,27 @@ def test_a_bot_has_one_thread_for_each_incident_and_brings_its_first_message_up_
     assert ["now rank 3" in text for text in told] == [False, False, False, True, False]
     assert server.calls()[-1]["text"].startswith("🟢 llama-7b: resolved")
     assert {call["channel"] for call in server.calls()[2:]} == {"C1"}
+
+
+def test_a_bot_tells_the_whole_of_who_was_named_in_anothers_message(server: SlackServer, tmp_path: Path) -> None:
+    keys = {("slack", "bot_token"): "xoxb-secret", ("slack", "channel"): "C1", ("slack", "api_url"): server.api_url}
+    settings, _ = config.load(overrides={("daemon", "state_directory"): str(tmp_path), **keys})
+    notifier = slack(settings, SystemClock())
+    assert notifier is not None
+    notifier.start()
+    there = {"waits_on": "nfs4 filer:/vol", "report": diagnosis(verdict(waits_on="nfs4 filer:/vol"))}
+    first = incident(severity="warning", **there)
+    other = incident(incident_id="bert-1", job=JobKey("bert", "e"), severity="warning", **there)
+    try:
+        notifier.publish(node_report(first, other))
+        settle(notifier, delivered=1)
+        notifier.publish(node_report(first, msgspec.structs.replace(other, severity="critical")))
+        settle(notifier, delivered=2)
+    finally:
+        notifier.close(5)
+    escalated = server.calls()[1]
+    assert (escalated.get("thread_ts"), escalated["channel"]) == (None, "C1")
+    assert escalated["blocks"][0]["type"] == "header"  # as the first of a thread
 
 
 def test_a_bot_that_is_not_in_the_channel_is_a_problem_that_waits(server: SlackServer, tmp_path: Path) -> None:

@@ -50,7 +50,35 @@ def silent(bench: Bench, *incidents: Incident) -> None:
 def test_who_is_named_in_a_message_needs_none_of_his_own(bench: Bench) -> None:
     assert told(bench, at("a"), at("b"), untold("c")) == "a-1"
     silent(bench, at("a"), at("b"), at("c"))
-    silent(bench, at("a"), at("b", severity="critical"), at("c", acknowledged_by="anna"))
+    silent(bench, at("a"), at("b"), at("c", acknowledged_by="anna"))
+
+
+def test_who_is_critical_where_the_message_is_not_is_told_of(bench: Bench) -> None:
+    told(bench, at("a"), at("b"), at("c"))
+    critical = at("b", severity="critical")
+    assert told(bench, at("a"), critical, at("c")) == "b-1"
+    silent(bench, at("a"), critical, at("c"))
+    assert told(bench, at("a"), replace(critical, state="resolved"), at("c")) == "b-1"  # it has a message of its own
+
+
+def test_who_becomes_critical_with_the_message_needs_none_of_his_own(bench: Bench) -> None:
+    told(bench, at("a"), at("b"))
+    critical = at("a", severity="critical"), at("b", severity="critical")
+    assert told(bench, *reversed(critical)) == "a-1"
+    silent(bench, *critical)
+
+
+def test_who_becomes_critical_after_another_who_was_named_is_in_his_message(bench: Bench) -> None:
+    told(bench, at("a"), at("b"), at("c"))
+    told(bench, at("a"), at("b", severity="critical"), at("c"))
+    silent(bench, at("a"), at("b", severity="critical"), at("c", severity="critical"))
+
+
+def test_nobody_is_paged_again_where_somebody_is_on_the_message(bench: Bench) -> None:
+    told(bench, at("a"), at("b"))
+    on_it = at("a", acknowledged_by="anna")
+    assert told(bench, on_it, at("b")) == "a-1"
+    silent(bench, on_it, at("b", severity="critical"))
 
 
 def test_who_reads_another_channel_is_told_there(bench: Bench) -> None:
