@@ -1,7 +1,7 @@
 """A thousand job-hours of generated healthy behaviour, and the same kind of jobs with a fault: who was told what.
 
     python tests/bench/bench_replay.py [--hours 1000] [--faults 200] [--processes 2] [--seed 0] [--json replay.json]
-    python tests/bench/bench_replay.py --long --hours 3600 --faults 0 [--seconds 420]
+    python tests/bench/bench_replay.py --long --hours 5000 --faults 0 --processes 30 [--seconds 480]
 
 `--long`: nothing but what takes long, starts, saves, evaluations, one rank alone, one after the other, and the quiet
 stepping between cut to a minute (tests/replay/long_events.py). Each generator says where its numbers come from
@@ -60,11 +60,14 @@ def main() -> int:
             print(f"{what}: seed {seed}: {one}")
     hours = sum(played.hours for played in quiet.values())
     suspicions = sum(played.suspicions for played in quiet.values())
-    events = sum(played.events for played in quiet.values())
+    events = [event for played in quiet.values() for event in played.events]
     print(
-        f"healthy: {hours:.0f} job-hours with {events} stretches that were no steps, told {len(told)}, "
+        f"healthy: {hours:.0f} job-hours with {len(events)} stretches that were no steps, told {len(told)}, "
         f"called slow {len(slow)}, looked at {suspicions} times"
     )
+    for what in sorted({what for what, _ in events}):
+        seconds = [lasted for one, lasted in events if one == what]
+        print(f"{what:28}: {len(seconds)}, p50 {statistics.median(seconds):.0f} s, longest {max(seconds):.0f} s")
     for doing in ("hang", "death", "stop"):
         _line(doing, [played for played in struck.values() if played.fault and played.fault.doing == doing])
     if options.json:

@@ -42,6 +42,7 @@ class Habits(NamedTuple):
     pace: tuple[float, ...]  # each rank's own, for good
     recorder: str
     world: int = 0  # ranks of the whole job, most of them on nodes that are not seen; 0: all are here
+    exports_seconds: float = 0.0  # what rank 0 does at the end, when the others have left
     time_out_seconds: float | None = None  # torch's own, which such a job needs; None: nobody asked for it
 
 
@@ -77,7 +78,8 @@ def long_habits(rng: random.Random) -> Habits:
     world = rng.choice((ranks, ranks, 64, 512, 1024, 8192))
     drawn = [rng.lognormvariate(0, 0.01) for _ in range(ranks)]
     waits = (job.waits[0],) * ranks
+    exports = 30 * 60 ** rng.random() if rng.random() < max(ranks / world, 0.3) else 0.0
     return job._replace(
         ranks=ranks, world=world, pace=tuple(drawn), waits=waits, step_seconds=min(job.step_seconds, 5.0),
-        long_share=0.0, rollouts=False,
+        long_share=0.0, rollouts=False, exports_seconds=exports,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from tests.builders.heartbeat import heartbeat
 from tests.builders.node import process
 from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
 
-Doing = Literal["load", "start", "step", "evaluate", "alone", "storage", "idle", "hang", "death", "stop"]
+Doing = Literal["load", "start", "step", "evaluate", "alone", "storage", "idle", "export", "hang", "death", "stop"]
 START_NS = 100_000 * SECOND_NS
 EPOCH_GAP_SECONDS = 15.0
 WATCHDOG_SECONDS = 0.1
@@ -230,7 +230,7 @@ class _Life:
 
     def _pending(self, rank: int, at_ns: int) -> bool:
         stretch = self.stretch
-        if stretch.doing == "idle":
+        if stretch.doing in ("idle", "export"):
             return False
         if stretch.culprit is not None:
             return rank != stretch.culprit
@@ -281,15 +281,20 @@ def moments_of(
             yield Moment(_snapshot(tick, at_ns, life.samples(at_ns), rng), life.stretch, struck, life.deadline_ns)
         if struck:
             return
-        for leaving in _leave(rng, life, at_ns, planned=last):
+        planned = last or (job.exports_seconds > 0 and rng.random() < 0.5)
+        for leaving in _leave(rng, life, at_ns, planned=planned):
             at_ns, tick = at_ns + SECOND_NS, tick + 1
             yield Moment(_snapshot(tick, at_ns, leaving, rng), life.stretch, None)
 
 
 def _leave(rng: random.Random, life: _Life, at_ns: int, *, planned: bool) -> Iterator[list[RankSample]]:
-    """The ranks go; their ends stay visible for a while, then the job is forgotten."""
+    """The ranks go; their ends stay visible for a while, then the job is forgotten. At a planned end rank 0 may have
+    something to do yet, after the others have left."""
     leaves_at = [rng.uniform(0, 20 if planned else 4) for _ in range(life.job.ranks)]
-    for second in range(1, int(20 + EPOCH_GAP_SECONDS)):
+    if planned and life.job.exports_seconds:
+        leaves_at[0] += life.job.exports_seconds
+        life.stretch, life.since_ns = Stretch("export", life.job.exports_seconds), at_ns
+    for second in range(1, int(max(20, *leaves_at) + EPOCH_GAP_SECONDS)):
         now_ns = at_ns + second * SECOND_NS
         for rank, leaves in enumerate(leaves_at):
             if second >= leaves and rank not in life.ends:

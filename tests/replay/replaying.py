@@ -14,7 +14,7 @@ from stallwatch.model.verdict import Report, Verdict, Where
 from stallwatch.progress.kinds import Doing, kind_of
 from stallwatch.replay.playing import play as replayed
 from tests.builders.clock import SECOND_NS
-from tests.replay.healthy import ELSEWHERE, START_NS, Fault, Moment
+from tests.replay.healthy import ELSEWHERE, START_NS, Fault, Moment, Stretch
 
 # What the diagnosis says of a job in which this is done, at best and at worst: storage that stands cannot be told from
 # storage that is stuck, and a rank that computes not from one that spins.
@@ -26,6 +26,7 @@ SAYS: dict[str, tuple[str, str | None]] = {
     "alone": ("waiting", "user_code"),
     "storage": ("not_entered", "filesystem"),
     "idle": ("undecided", None),
+    "export": ("undecided", None),
     "hang": ("not_entered", "lock"),
     "death": ("rank_exited", None),
     "stop": ("process_stopped", None),
@@ -46,7 +47,7 @@ class Played(NamedTuple):
     fault: Fault | None
     found_after_seconds: float | None  # from the fault to a verdict that names its rank
     told_after_seconds: float | None
-    events: int = 0  # stretches that were no steps
+    events: tuple[tuple[str, float], ...] = ()  # what was no steps, and for how many seconds of it
     slow: tuple[str, ...] = ()  # confirmed findings of a rank that is not slow
 
 
@@ -76,14 +77,17 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
     told: dict[str, Told] = {}
     slow: set[str] = set()
     suspicions, found_ns, told_ns, last, fault = 0, None, None, START_NS, None
-    events, doing = 0, None
+    events: list[tuple[str, float]] = []
+    doing: Stretch | None = None
     for played in replayed(config or Config(), witness.snapshots(), witness):
         if played.snapshot is None:
             continue  # what is under way when the moments end
         moment, at_ns = witness.moment, played.at_ns
         last = at_ns
-        events += moment.stretch.doing != "step" and moment.stretch is not doing
-        doing = moment.stretch
+        if moment.stretch is not doing:
+            doing = moment.stretch
+            if doing.doing != "step":
+                events.append((_what(doing), doing.seconds))
         assert not played.detected.errors, played.detected.errors
         suspicions += sum(isinstance(action, StartCapture) and action.look == 1 for action in played.actions)
         fault = moment.fault or fault
@@ -107,7 +111,7 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
         fault,
         _since(fault, found_ns),
         _since(fault, told_ns),
-        events,
+        tuple(events),
         tuple(sorted(slow)),
     )
 
@@ -131,6 +135,11 @@ def judged(incident: Incident, moment: Moment) -> Report:
     deadline = None if moment.deadline_ns is None else datetime.fromtimestamp(moment.deadline_ns // SECOND_NS, UTC)
     told = deadline.isoformat() if deadline else None
     return Report(1, "0", incident.incident_id, None, None, None, told, True, (verdict,))
+
+
+def _what(stretch: Stretch) -> str:
+    who = "" if stretch.culprit is None else " by one elsewhere" if stretch.culprit == ELSEWHERE else " by one"
+    return f"{stretch.phase or stretch.doing}{who}"
 
 
 def _since(fault: Fault | None, at_ns: int | None) -> float | None:
