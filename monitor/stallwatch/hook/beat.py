@@ -22,20 +22,21 @@ Step = Callable[..., None]  # a method of what attach() returns, and the same fu
 
 def step_counter() -> "tuple[Step, Callable[[], tuple[int, tuple[int, ...]]], Callable[[], tuple[int, int]]]":
     """Return step(), a function that returns (steps, ring) as they belong together, and one that returns Python's ident
-    and the kernel's id of the thread that steps, zeros before the first step."""
+    and the kernel's id of the thread that stepped when this was asked before, zeros before the first step."""
     ring = [0] * RING_SLOTS
     mask = RING_SLOTS - 1
     count = 0
     now = monotonic_ns
     thread = 0, 0
+    is_asked = True
 
     def step(beat: object = None) -> None:
-        nonlocal count, thread
+        nonlocal count, thread, is_asked
         number = count + 1
-        slot = number & mask
-        ring[slot] = now()
+        ring[number & mask] = now()
         count = number
-        if slot == 1:
+        if is_asked:
+            is_asked = False
             thread = get_ident(), get_native_id()
 
     def read() -> "tuple[int, tuple[int, ...]]":
@@ -49,6 +50,8 @@ def step_counter() -> "tuple[Step, Callable[[], tuple[int, tuple[int, ...]]], Ca
         return before, copy
 
     def stepper() -> "tuple[int, int]":
+        nonlocal is_asked
+        is_asked = True  # of the next step: a job may begin to step in another thread
         return thread
 
     return step, read, stepper

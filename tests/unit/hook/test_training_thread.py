@@ -39,6 +39,17 @@ def test_whoever_steps_trains() -> None:
         assert training.ids() == (thread.ident, thread.native_id)
 
 
+def test_a_job_that_goes_on_in_another_thread_is_followed() -> None:
+    step, _, stepper = step_counter()
+    step()
+    main = threading.main_thread()
+    assert stepper() == (main.ident, main.native_id)
+    other = threading.Thread(target=step)
+    other.start()
+    other.join()
+    assert stepper() == (other.ident, other.native_id)
+
+
 def test_a_thread_that_stands_shows_no_change_whatever_others_do() -> None:
     with stepping_elsewhere() as (training, thread, end):
         training.look()
