@@ -195,10 +195,12 @@ class ProcessDirectory:
         return parse_status(self.read_again("status", _LIMIT_BYTES))
 
     def close(self) -> None:
-        """Close the directory and what was kept open below it."""
-        for descriptor in (*self._kept.values(), self.descriptor):
-            os.close(descriptor)
+        """Close the directory and what was kept open below it; then every read raises OSError."""
+        held = (*self._kept.values(), *((self.descriptor,) if self.descriptor >= 0 else ()))
         self._kept.clear()
+        self.descriptor = -1  # its number is soon another file's
+        for descriptor in held:
+            os.close(descriptor)
 
     def __enter__(self) -> "ProcessDirectory":
         return self

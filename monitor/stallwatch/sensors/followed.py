@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -92,10 +93,11 @@ class FollowedRank:
         return stopped != before
 
     def close(self) -> None:
-        """Close what is held of its process."""
+        """Close what is held of its process, if that was not done before."""
         self.watch.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
+            self.pidfd = None
 
 
 class FollowedRanks:
@@ -150,13 +152,24 @@ class FollowedRanks:
         self._slow.want(pid, start_ticks)
         try:
             if self._proc == "/proc":
-                rank.pidfd = self._deaths.watch(pid, rank.ended)
+                rank.pidfd = self._deaths.watch(pid, partial(self.ended, rank))
             # After the pidfd: now both are certain to be the process whose start ticks were read.
             watch.directory.stat()
         except ProcessLookupError:
-            rank.ended(self._now_ns())
+            self.ended(rank, self._now_ns())
         self._ranks[rank.key] = rank
         return rank
+
+    def ended(self, rank: FollowedRank, at_ns: int) -> None:
+        """Have it note its end, and close what was held of its process, of which nothing is read any more: it stays for
+        minutes, and a job that is started all the time has hundreds of such ranks."""
+        rank.ended(at_ns)
+        self._let_go(rank)
+
+    def _let_go(self, rank: FollowedRank) -> None:
+        if rank.pidfd is not None:
+            self._deaths.forget(rank.pidfd)
+        rank.close()
 
     def take_slow(self) -> None:
         """Take what the slow reads have brought since the last time, ranks without a hook among it."""
@@ -203,9 +216,7 @@ class FollowedRanks:
         """Follow a rank no more."""
         del self._ranks[rank.key]
         self._slow.take(*rank.key)
-        if rank.pidfd is not None:
-            self._deaths.forget(rank.pidfd)
-        rank.close()
+        self._let_go(rank)
 
     def close(self) -> None:
         """Follow nobody any more."""

@@ -199,11 +199,11 @@ class RanksSensor:
                 process = Known(rank.watch.sample(_training_tid(rank), left), self._now_ns())
                 self._children_left[rank.uid] = left - len(process.value.children)
                 if rank.pidfd is None and process.value.state in ENDED:
-                    rank.ended(now_ns)
+                    self.followed.ended(rank, now_ns)
             except ProcessLookupError:
                 # The pidfd may not have been polled yet: it tells the time, this only that it is over.
                 self.followed.look_for_deaths()
-                rank.ended(now_ns)
+                self.followed.ended(rank, now_ns)
             except Exception as error:  # noqa: BLE001 - whatever it does to its reader, it costs itself alone
                 self._process_errors += 1
                 refusals.append(name_of(f"process {rank.watch.pid}: {error}"))

@@ -73,6 +73,26 @@ def test_end_is_seen_with_its_signal_and_keeps_the_last_record(
     assert isinstance(sample.heartbeat, Known)
 
 
+def test_of_a_rank_that_has_ended_nothing_is_held_open(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    """It stays for two minutes: 70 that had ended were 500 handles."""
+    before = set(os.listdir("/proc/self/fd"))
+    path = write_record(tmp_path, 1, process.pid, start_ticks_of(process.pid))
+    of_job(sensor)
+    while_alive = set(os.listdir("/proc/self/fd"))
+    kill(process)
+    first, second = of_job(sensor), of_job(sensor)
+    assert [sample.end is not None for sample in (*first, *second)] == [True, True]
+    left = {number: os.readlink(f"/proc/self/fd/{number}") for number in _open_now() - before}
+    assert len(while_alive - before) >= 6
+    assert [name for name in left.values() if name != str(path)] == []
+
+
+def _open_now() -> set[str]:
+    return {number for number in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{number}")}
+
+
 def test_ended_rank_stays_for_the_grace_and_then_its_files_go(
     sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, clock: FakeClock
 ) -> None:
