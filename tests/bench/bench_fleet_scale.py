@@ -5,9 +5,9 @@
 Nodes of 8 ranks (rings of 2,000 calls, one rank has not entered) join and put their signed summaries within two
 seconds, 16 at a time with connections of their own; then the judging child reads, verifies, merges and judges, while
 each node looks once a second, as daemons do. All of it on this machine, whose cores the nodes share.
-Prints seconds from the last summary to the verdict, its processor time and memory; of each node what it says and what
-it costs the meeting place (the server's commands, among them those of its scripts, and bytes in and out; of a
-directory, files and bytes); the load of the machine.
+Prints seconds from the last summary to the verdict, of them processor time and time without a processor, and memory;
+of each node what it says and what it costs the meeting place (the server's commands, among them those of its scripts,
+and bytes in and out; of a directory, files and bytes); the load of the machine.
 """
 
 import argparse
@@ -114,9 +114,7 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
     before = used.ru_utime + used.ru_stime
     question = msgspec.json.encode(JudgeQuestion(settings, key, nodes * PER_NODE))
     began = time.perf_counter()
-    done = subprocess.run(
-        module_of_ours("stallwatch.fleet.judge_child"), input=question, stdout=subprocess.PIPE, check=True
-    )
+    answer, queued = judge(question)
     judged = time.perf_counter() - began
     over.set()
     for thread in threads:
@@ -124,7 +122,7 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = used.ru_utime + used.ru_stime - before
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    verdict = msgspec.json.decode(done.stdout, type=JobVerdict)
+    verdict = msgspec.json.decode(answer, type=JobVerdict)
     first = verdict.report.verdicts[0]
     look = sorted(looks)[len(looks) // 2] if looks else 0.0
     place.close(key)
@@ -134,11 +132,30 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
         f"{nodes:5} nodes, {settings.url.partition(':')[0]:5}: {size / nodes / 1024:.1f} KiB a node, signed in "
         f"{made / nodes * 1e3:.1f} ms each; "
         f"all put in {wrote:.1f} s ({wrote_cpu:.1f} s of CPU), {each} a node, {counts[-1] / 2**20:.1f} MiB in all; "
-        f"verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU), {peak:.0f} MB; {len(looks)} looks "
+        f"verdict {judged:.1f} s after the last ({cpu:.1f} s of CPU, {queued:.1f} s waiting for one), {peak:.0f} MB; "
+        f"{len(looks)} looks "
         f"meanwhile, {look * 1e3:.1f} ms each (median); "
         f"load {os.getloadavg()[0]:.0f}: {first.cause} {list(first.culprits)} {first.confidence} "
         f"by {verdict.nodes} nodes"
     )
+
+
+def judge(question: bytes) -> tuple[bytes, float]:
+    """What the judging child answers, and for how many seconds it was ready and had no processor: the load of this
+    machine, and nothing of ours."""
+    with subprocess.Popen(
+        module_of_ours("stallwatch.fleet.judge_child"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(question)
+        child.stdin.close()
+        answer = child.stdout.read()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        queued = int(Path(f"/proc/{child.pid}/schedstat").read_text().split()[1]) / 1e9
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    return answer, queued
 
 
 def _node(

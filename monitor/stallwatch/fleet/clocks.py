@@ -20,15 +20,15 @@ _APART_SECONDS: Final = 8.0
 _MOST_NAMED: Final = 4
 
 
-def aligned(believed: Believed, before: Mapping[str, float], after: Mapping[str, float]) -> Believed:
-    """Given what nodes say, and for how many seconds each has put nothing, as the place told before and after it gave
-    their words, return the words with times of one clock, that of most nodes, and a caveat that names the others.
+def aligned(believed: Believed, ages: Mapping[str, float]) -> Believed:
+    """Given what nodes say, and for how many seconds each word has stood there, by the place's own clock, return the
+    words with times of one clock, that of most nodes, and a caveat that names the others.
 
     Of a node that has put again meanwhile, or that does not say when it put, nothing is changed."""
     since_ns = {
-        word.node: -int(after[word.node] * 1e9) - word.put_wall_ns
+        word.node: -int(ages[word.node] * 1e9) - word.put_wall_ns
         for word in believed.words
-        if word.put_wall_ns and before.get(word.node, float("inf")) <= after.get(word.node, -1.0)
+        if word.put_wall_ns and word.node in ages
     }
     if len(since_ns) < 2:
         return believed

@@ -27,6 +27,7 @@ from stallwatch.fleet.place import (
     MOST_BYTES,
     MOST_ORDERS,
     Board,
+    Dated,
     Key,
     Kind,
     PlaceProblem,
@@ -116,25 +117,30 @@ class DirectoryPlace:
             _replace(folder / _file_of(node), summary)
 
     def summaries(self, key: Key) -> dict[str, bytes]:
-        """By file name, which is the node's name as far as a file may be called so; who it is its seal says. A node may
-        leave meanwhile, and what is no file is nobody's word."""
+        """By file name, which is the node's name as far as a file may be called so; who it is its seal says."""
         with self._problems():
-            folder, found = self._folder(key) / "summaries", {}
-            for name in _names(folder):
-                try:
-                    found.update({} if name.startswith(".") else {name: _read(folder / name)})
-                except OSError as error:
-                    if error.errno not in _NO_FILE:
-                        raise
-            return found
+            return {name: data for name, (data, _) in self._put_there(key).items()}
 
-    def ages(self, key: Key) -> dict[str, float]:
-        """By the file server's clock: how old each node's file is."""
+    def dated_summaries(self, key: Key) -> Dated:
+        """By the file server's clock. A file is asked for its age as it is read, and never again: of what a verdict
+        over thousands of nodes takes, questions to a file server are what lasts."""
         with self._problems():
-            folder = self._folder(key) / "summaries"
-            names = [name for name in _names(folder) if not name.startswith(".")]
-            now = self._server_seconds() if names else 0.0
-            return {name: max(now - _modified(folder / name), 0.0) for name in names}
+            found = self._put_there(key)
+            now = self._server_seconds() if found else 0.0
+            ages = {name: max(now - modified, 0.0) for name, (_, modified) in found.items()}
+            return Dated({name: data for name, (data, _) in found.items()}, ages)
+
+    def _put_there(self, key: Key) -> dict[str, tuple[bytes, float]]:
+        """By file name what stands there, and when it was put. A node may leave meanwhile, and what is no file is
+        nobody's word."""
+        folder, found = self._folder(key) / "summaries", {}
+        for name in _names(folder):
+            try:
+                found.update({} if name.startswith(".") else {name: _read_dated(folder / name)})
+            except OSError as error:
+                if error.errno not in _NO_FILE:
+                    raise
+        return found
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         """Touch this node's file and read what stands in the incident's folder."""
@@ -347,11 +353,17 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path) -> bytes:
+    return _read_dated(path)[0]
+
+
+def _read_dated(path: Path) -> tuple[bytes, float]:
+    """What a file holds, and when that was written, by the file server's clock."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(path))
-        return file.read(MOST_BYTES + 1)
+        return file.read(MOST_BYTES + 1), status.st_mtime
 
 
 def _read_or_nothing(path: Path) -> bytes:

@@ -36,16 +36,15 @@ def answer_to(question: JudgeQuestion, place: MeetingPlace, secret: bytes) -> Jo
 
     def homes() -> dict[int, Home]:
         key = Key(question.key.job, ORDINAL)
-        paces, ages = believed_paces(place.summaries(key), secret, key), place.ages(key)
+        summaries, ages = place.dated_summaries(key)
         return {
             rank.rank: Home(node, ages.get(node, 0.0) > SILENT_SECONDS)
-            for node, pace in paces.items()
+            for node, pace in believed_paces(summaries, secret, key).items()
             for rank in pace.ranks
         }
 
-    before = place.ages(question.key)
-    words = believed(place.summaries(question.key), secret, question.key)
-    return judge_job(aligned(words, before, place.ages(question.key)), question.world_size, homes)
+    summaries, ages = place.dated_summaries(question.key)
+    return judge_job(aligned(believed(summaries, secret, question.key), ages), question.world_size, homes)
 
 
 def main() -> int:

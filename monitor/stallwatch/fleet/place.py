@@ -1,6 +1,6 @@
 """What a meeting place can do. Every call may block and belongs into a child; every call may raise PlaceProblem."""
 
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -71,6 +71,14 @@ class Turned(msgspec.Struct, frozen=True):
     report: bytes  # the job's verdict of another, where it is not the known one
 
 
+class Dated(NamedTuple):
+    """Summaries of an incident by node, and for how many seconds each stands there by the place's own clock; of one
+    that was put anew while it was read, that is not known."""
+
+    summaries: dict[str, bytes]
+    ages: dict[str, float]
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What somebody has posted for all nodes."""
 
@@ -99,8 +107,8 @@ class MeetingPlace(Protocol):
         """Return all summaries, by node."""
         ...
 
-    def ages(self, key: Key) -> dict[str, float]:
-        """Return for how many seconds each node has put nothing, by the place's own clock; of those that ever did."""
+    def dated_summaries(self, key: Key) -> Dated:
+        """Return all summaries, and for how many seconds each stands there."""
         ...
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:

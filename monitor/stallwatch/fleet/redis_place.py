@@ -27,6 +27,7 @@ from stallwatch.fleet.place import (
     MOST_BYTES,
     MOST_ORDERS,
     Board,
+    Dated,
     Key,
     Kind,
     PlaceProblem,
@@ -100,8 +101,13 @@ class RedisPlace:
                 found[node.decode("utf-8", "replace")] = summary[: MOST_BYTES + 1]  # more is not believed
         return found
 
-    def ages(self, key: Key) -> dict[str, float]:
-        """By the server's own clock, which noted each put."""
+    def dated_summaries(self, key: Key) -> Dated:
+        """By the server's own clock, which noted each put: one that is younger after the reading was put meanwhile."""
+        before, summaries, after = self._ages(key), self.summaries(key), self._ages(key)
+        ages = {node: age for node, age in after.items() if before.get(node, float("inf")) <= age}
+        return Dated(summaries, ages)
+
+    def _ages(self, key: Key) -> dict[str, float]:
         now, (*parts,) = self._run("ages", _of(key))
         each = zip(parts[::2], parts[1::2], strict=True)
         return {node.decode("utf-8", "replace"): max(float(now) - float(at), 0.0) for node, at in each}

@@ -10,6 +10,7 @@ from stallwatch.fleet.place import (
     LEFT_SECONDS,
     MOST_ORDERS,
     Board,
+    Dated,
     Key,
     Kind,
     PlaceProblem,
@@ -76,8 +77,9 @@ class MemoryPlace:
     def summaries(self, key: Key) -> dict[str, bytes]:
         return dict(self._at(key).summaries)
 
-    def ages(self, key: Key) -> dict[str, float]:
-        return {node: self._seconds() - at for node, at in self._at(key).put_at.items()}
+    def dated_summaries(self, key: Key) -> Dated:
+        ages = {node: self._seconds() - at for node, at in self._at(key).put_at.items()}
+        return Dated(self.summaries(key), ages)
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         incident = self._at(key)

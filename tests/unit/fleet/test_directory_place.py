@@ -1,7 +1,10 @@
 """A shared directory as meeting place: what others may have put there, and who may not use it."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,26 @@ def test_what_is_gone_or_no_file_among_the_summaries_costs_no_other_node(
     (folder / "folder").mkdir()
     monkeypatch.setattr(os, "listdir", lambda path, real=os.listdir: [*real(path), "left-since"])
     assert place.summaries(key) == {"node0": b"1"}
+
+
+def test_a_verdict_asks_the_file_server_once_for_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    place = DirectoryPlace(tmp_path)
+    key = Key(JOB, place.join(JOB, "node0"))
+    for number in range(50):
+        place.put(key, f"node{number}", b"1")
+    asked: list[str] = []
+
+    def noted(function: Callable[..., Any], path: str | Path, *given: object, **named: object) -> Any:
+        asked.append(str(path))
+        return function(path, *given, **named)
+
+    for name in ("open", "stat", "lstat", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, partial(noted, getattr(os, name)))
+    summaries, ages = place.dated_summaries(key)
+    assert len(summaries) == len(ages) == 50
+    assert sum("summaries/node" in path for path in asked) == 50
+    assert len(asked) < 60
 
 
 def test_that_a_node_looks_on_is_written_once_in_a_while(tmp_path: Path) -> None:

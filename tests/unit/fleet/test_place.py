@@ -121,10 +121,11 @@ def test_who_looks_without_having_joined_is_told_so(place: MeetingPlace, job: st
 
 def test_how_long_a_node_has_put_nothing_is_told_by_the_places_own_clock(place: MeetingPlace, job: str) -> None:
     key = Key(job, 0)
-    assert place.ages(key) == {}
+    assert place.dated_summaries(key) == ({}, {})
     place.put(key, "node0", b"pace")
-    assert set(place.ages(key)) == {"node0"}
-    assert 0.0 <= place.ages(key)["node0"] < 60.0
+    summaries, ages = place.dated_summaries(key)
+    assert (summaries, set(ages)) == ({"node0": b"pace"}, {"node0"})
+    assert 0.0 <= ages["node0"] < 60.0
 
 
 def test_a_summary_replaces_the_one_before_and_is_counted(place: MeetingPlace, job: str) -> None:
