@@ -1,6 +1,6 @@
-"""Real daemons of several nodes on one machine, one gloo job across them, and a meeting place (root, iproute2, torch):
+"""Real daemons of several nodes on one machine, one job across them, and a meeting place (root, iproute2, torch):
 
-    python -m tests.bench.bench_fleet_live [--nodes 3] [--per-node 1] [--place redis|file] [SCENARIO…]
+    python -m tests.bench.bench_fleet_live [--nodes 3] [--per-node 1] [--place redis|file] [--backend nccl] [SCENARIO…]
 
 A node is a namespace each of network, pids, hosts' names and mounts, with its own daemon, run directory and ranks.
 Prints for each scenario what was told to a server in the place of Slack, by whom, and the seconds from the fault to the
@@ -161,10 +161,10 @@ SCENARIOS: dict[str, Callable[[Cluster], None]] = {
 }  # fmt: skip
 
 
-def play(name: str, nodes: int, per_node: int, place: str) -> bool:
+def play(name: str, nodes: int, per_node: int, place: str, backend: str) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="fleet-live-"))
     folder.chmod(0o755)
-    with Cluster(folder, nodes, per_node, place).running() as cluster:
+    with Cluster(folder, nodes, per_node, place, backend).running() as cluster:
         if name == "stopped":
             cluster.program = PROGRAMS / "job_control.py"
         away = name in ("engine_away_before", "engine_full", "engine_read_only")
@@ -245,11 +245,12 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--per-node", type=int, default=1, help="ranks")
     parser.add_argument("--place", choices=("redis", "file"), default="redis")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     options = parser.parse_args()
     well = True
     for name in options.scenarios or SCENARIOS:
         try:
-            well = play(name, options.nodes, options.per_node, options.place) and well
+            well = play(name, options.nodes, options.per_node, options.place, options.backend) and well
         except TimeoutError as error:
             print(f"{name}: {error}", flush=True)
             well = False

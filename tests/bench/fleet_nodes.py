@@ -149,6 +149,7 @@ class Node:
         self.daemon.start()
 
     def train(self, program: Path, arguments: Sequence[str], nodes: int, per_node: int, master: str) -> None:
+        """Start this node's ranks of a job whose rank 0 is reached at `master`."""
         for local in range(per_node):
             self._start(program, arguments, local, nodes, per_node, master)
 
@@ -160,12 +161,13 @@ class Node:
         environment |= {
             "RANK": str(self.number * per_node + local), "WORLD_SIZE": str(nodes * per_node),
             "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(per_node),
-            "MASTER_ADDR": master, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0",
+            "MASTER_ADDR": master, "MASTER_PORT": "29500",
+            "GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_DISABLE": "1",
         }  # fmt: skip
         with (self.folder / ("rank.log" if local == 0 else f"rank{local}.log")).open("wb") as log:
             self.ranks.append(
                 subprocess.Popen(
-                    [*self.enter(), sys.executable, str(program), *arguments, "--backend", "gloo"],
+                    [*self.enter(), sys.executable, str(program), *arguments],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
                 )
             )  # fmt: skip
@@ -207,8 +209,8 @@ def _children(pid: int) -> list[int]:
 
 
 class Cluster:
-    def __init__(self, folder: Path, nodes: int, per_node: int, place: str) -> None:
-        self.folder, self.place, self.per_node = folder, place, per_node
+    def __init__(self, folder: Path, nodes: int, per_node: int, place: str, backend: str) -> None:
+        self.folder, self.place, self.per_node, self.backend = folder, place, per_node, backend
         self.nodes = [Node(number, folder) for number in range(nodes)]
         self.redis = Redis(folder)
         (folder / "key").write_text("a secret of at least sixteen bytes")
@@ -256,6 +258,7 @@ class Cluster:
         if self.program == SLOW:
             given = ["--by", "sleep", "--extra", "0.5", "--slow-rank", str(self.culprit), "--healthy-seconds", "25"]
             given += ["--seconds", "120"]
+        given += ["--backend", self.backend]
         for node in self.nodes:
             node.train(self.program, given, len(self.nodes), self.per_node, self.nodes[0].address)
 
