@@ -1,8 +1,13 @@
 """What tests/mutation changes: one thing each time, and never nothing."""
 
 import ast
+from pathlib import Path
+from types import ModuleType
 
-from tests.mutation.__main__ import mutant, places
+import pytest
+
+from tests.mutation.in_place import put_in_place
+from tests.mutation.mutants import mutant, places
 
 SOURCE = """
 def is_late(now, since, limit):
@@ -24,3 +29,45 @@ def test_every_mutant_is_another_program_of_one_change() -> None:
 
 def test_a_program_with_nothing_to_change_has_no_mutant() -> None:
     assert places(ast.parse("import os\n\n\ndef f() -> None:\n    os.getpid()\n")) == []
+
+
+MODULE = """
+LIMIT = 3
+
+def is_more(number, than=2):
+    return number > than and number > LIMIT
+
+class Counter:
+    most = 4
+
+    def next(self, number):
+        return (lambda one: one + 1)(number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "in_place", "after"),
+    [
+        ("", True, (True, False, 5)),
+        ("number > LIMIT → number >= LIMIT", True, (True, True, 5)),
+        ("one + 1 → one - 1", True, (True, False, 3)),
+        ("3 → 4", True, (False, False, 5)),
+        ("2 → 3", True, (True, False, 5)),
+        ("4 → 5", False, (True, False, 5)),
+    ],
+)
+def test_a_mutant_takes_the_place_of_what_others_have_imported(
+    tmp_path: Path, what: str, in_place: bool, after: tuple[bool, bool, int]
+) -> None:
+    file = tmp_path / "mutated.py"
+    file.write_text(MODULE, encoding="utf-8")
+    module = ModuleType("mutated")
+    module.__file__ = str(file)
+    exec(compile(MODULE, str(file), "exec"), module.__dict__)
+    is_more, counter = module.is_more, module.Counter()  # as an importer holds them
+    if what:
+        changed = next(one for place in places(ast.parse(MODULE)) if (one := mutant(MODULE, *place)).what == what)
+        assert put_in_place(module, changed) is in_place
+    assert (is_more(4), is_more(3), counter.next(4)) == after
+    assert is_more(2.5, 2.2) is False
+    assert (is_more.__defaults__ == (3,)) is (what == "2 → 3")

@@ -1,0 +1,188 @@
+"""Mutants in a process that has collected the tests: each in a fork, where its code takes the place of the module's.
+
+A run of pytest for each mutant takes seconds before the first test begins, and runs tests that never come to the
+changed line. Here one fork runs all tests once and notes which lines each comes to (by coverage.py, its contexts) and
+how long it takes. Then each mutant is a fork in which functions get the changed code, so that every importer has it,
+and which runs the tests that come to its lines, the quickest first, until one fails. What stands in a class beside its
+methods cannot be changed so: it is left to those who run it in a process of its own.
+"""
+
+import gc
+import importlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.mutation.mutants import Mutant
+
+_SPARE_SECONDS = 10.0
+"""A test that takes so much longer with a mutant than five times what it took without: it hangs."""
+_MOST_MEMORY_BYTES = 6 << 30
+
+
+class Touched(NamedTuple):
+    by_line: dict[str, dict[int, list[str]]]
+    """For each file its lines, each with the tests that come there."""
+    seconds: dict[str, float]
+    failed: list[str]
+    """They fail without a mutant and say nothing."""
+
+
+def touched_by(items: Sequence[pytest.Item], files: Sequence[str]) -> Touched:
+    """Run every test once, in a fork: nothing that they leave in memory is there when a mutant is tried."""
+
+    def run() -> Touched:
+        measured = importlib.import_module("coverage").Coverage(data_file=None, include=list(files), config_file=False)
+        measured.start()
+        seconds, failed = {}, []
+        for item in items:
+            measured.switch_context(item.nodeid)
+            began = time.monotonic()
+            if not _passes(item):
+                failed.append(item.nodeid)
+            seconds[item.nodeid] = time.monotonic() - began
+        measured.stop()
+        data = measured.get_data()
+        return Touched({file: dict(data.contexts_by_lineno(file)) for file in files}, seconds, failed)
+
+    said = _in_a_fork(run)
+    assert said, "the tests ended their process"
+    return msgspec.json.decode(said, type=Touched)
+
+
+def tests_for(
+    changed: Mutant, file: str, touched: Touched, items: Sequence[pytest.Item], most_seconds: float
+) -> list[pytest.Item]:
+    """The tests that come to its lines, the quickest first, but those that take longer than `most_seconds`; of what an
+    import runs all that come to the module."""
+    lines = touched.by_line[file]
+    wanted = range(changed.line, changed.last_line + 1) if changed.kind == "function" else lines
+    found = {test for line in wanted for test in lines.get(line, ())}.difference(touched.failed)
+    quick = [item for item in items if item.nodeid in found and touched.seconds[item.nodeid] <= most_seconds]
+    return sorted(quick, key=lambda item: touched.seconds[item.nodeid])
+
+
+def is_killed(module: ModuleType, changed: Mutant, tests: Sequence[pytest.Item], touched: Touched) -> bool | None:
+    """Whether one of the tests fails with the mutant in place; None where it cannot be put there."""
+
+    def run() -> bool | None:
+        resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+        if not put_in_place(module, changed):
+            return None
+        for test in tests:
+            signal.setitimer(signal.ITIMER_REAL, 5 * touched.seconds[test.nodeid] + _SPARE_SECONDS)
+            if not _passes(test):
+                return True
+        return False
+
+    # A fork that says nothing was ended: by its alarm, by a signal, by a lack of memory.
+    return msgspec.json.decode(said, type=bool | None) if (said := _in_a_fork(run)) else True
+
+
+def put_in_place(module: ModuleType, changed: Mutant) -> bool:
+    """Give the module's functions the mutant's code, or its names their values; False where that cannot be done."""
+    file = str(module.__file__)
+    code = compile(changed.tree, file, "exec")
+    functions = [one for one in gc.get_objects() if isinstance(one, FunctionType) and one.__code__.co_filename == file]
+    if changed.kind == "function":
+        return _give_code(functions, code, compile(Path(file).read_bytes(), file, "exec"))
+    if changed.kind == "class":
+        return False
+    fresh = ModuleType(module.__name__)
+    fresh.__file__ = file
+    exec(code, fresh.__dict__)
+    if changed.kind == "module":
+        return _give_names(module, fresh)
+    made = [one for one in gc.get_objects() if isinstance(one, FunctionType) and one.__globals__ is fresh.__dict__]
+    named = {_name_of(one.__code__): one for one in made}
+    for function in functions:
+        if new := named.get(_name_of(function.__code__)):
+            function.__defaults__, function.__kwdefaults__ = new.__defaults__, new.__kwdefaults__
+    return True
+
+
+def _give_code(functions: Sequence[FunctionType], changed: CodeType, before: CodeType) -> bool:
+    of_name: dict[tuple[str, int], list[CodeType]] = defaultdict(list)
+    for one in _codes(changed):
+        of_name[_name_of(one)].append(one)
+    differs = set(_codes(changed)).difference(_codes(before))
+    given = False
+    for function in functions:
+        found = of_name[_name_of(function.__code__)]
+        if len(found) == 1 and found[0] in differs and found[0].co_freevars == function.__code__.co_freevars:
+            function.__code__ = found[0]
+            given = True
+    return given
+
+
+def _give_names(module: ModuleType, fresh: ModuleType) -> bool:
+    for name, value in list(vars(fresh).items()):
+        before = vars(module).get(name)
+        if name.startswith("__") or isinstance(value, (FunctionType, type, ModuleType)) or repr(before) == repr(value):
+            continue
+        for other in (module, *(() if name.startswith("_") else sys.modules.values())):
+            if vars(other).get(name) is before:
+                setattr(other, name, value)
+    return True
+
+
+def _name_of(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes(one)
+
+
+def _passes(item: pytest.Item) -> bool:
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
+
+
+def _in_a_fork(run: Callable[[], object]) -> bytes:
+    reader, writer = os.pipe()
+    if not (pid := os.fork()):
+        os.close(reader)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        try:
+            with os.fdopen(writer, "wb") as answer:
+                answer.write(msgspec.json.encode(run()))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        said = answer.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+class Session:
+    """Takes the place of pytest's own loop over the tests; `tried` is called with the tests that were collected."""
+
+    def __init__(self, tried: Callable[[Sequence[pytest.Item]], None]) -> None:
+        self._tried = tried
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._tried(session.items)
+        return True
+
+
+def module_of(path: Path) -> ModuleType:
+    """`monitor/stallwatch/a/b.py` as it is imported."""
+    return importlib.import_module(".".join(path.with_suffix("").parts[1:]))
