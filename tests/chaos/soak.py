@@ -136,12 +136,14 @@ class Soak:
             if len(samples) < _LASTING_SHARE * 0.5 * expected:
                 continue
             memory = slope([(one.at, one.resident_bytes / 1e6) for one in samples])
+            whole = slope([(one.at, one.resident_bytes / 1e6) for one in all_samples])
             handles = slope([(one.at, float(one.handles)) for one in samples])
             threads = slope([(one.at, float(one.threads)) for one in samples])
             last = samples[-1]
             result.figures.append(
                 f"{kind}: {last.resident_bytes / 1e6:.1f} MB, {memory.per_hour:+.2f} MB/h "
-                f"[{memory.low:+.2f}, {memory.high:+.2f}]; handles {last.handles} "
+                f"[{memory.low:+.2f}, {memory.high:+.2f}] after {warm / 60:.0f} min, {whole.per_hour:+.2f} "
+                f"[{whole.low:+.2f}, {whole.high:+.2f}] in all; handles {last.handles} "
                 f"({handles.per_hour:+.2f}/h [{handles.low:+.2f}, {handles.high:+.2f}]), threads {last.threads} "
                 f"({threads.per_hour:+.2f}/h); by twelfths of the time {_by_twelfths(all_samples)} MB"
             )
