@@ -58,12 +58,15 @@ class Spool(msgspec.Struct, frozen=True):
         """The spool with steps of an incident noted as told, and the verdict that was."""
         told = dict(self.told)
         told[incident_id] = (*told.pop(incident_id, ()), *steps)
-        owners = {**self.owners, incident_id: owner}
+        owners, verdicts = {**self.owners, incident_id: owner}, {**self.verdicts, incident_id: verdict}
+        threads = self.threads
         while len(told) > _MOST_INCIDENTS:
             gone = _oldest_of_most({one: owners.get(one, "") for one in told})
             del told[gone]
             owners.pop(gone, None)
-        return replace(self, told=told, verdicts={**self.verdicts, incident_id: verdict}, owners=owners)
+            verdicts.pop(gone, None)
+            threads = {one: thread for one, thread in threads.items() if one != gone}
+        return replace(self, told=told, verdicts=verdicts, threads=threads, owners=owners)
 
     def delivered(self, incident_id: str) -> OutputTold:
         """What has left of an incident's messages: all that was queued and waits no more."""

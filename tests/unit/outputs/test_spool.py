@@ -4,6 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallwatch.outputs import spool as spool_module
 from stallwatch.outputs.spool import FarSpoolFile, Message, Spool
 
 
@@ -58,3 +59,14 @@ def test_the_queue_is_bounded_and_drops_the_oldest() -> None:
 def test_only_an_incident_whose_end_was_told_is_forgotten() -> None:
     spool = Spool(told={"over": ("told", "resolved"), "open": ("told",), "shown": ("told", "resolved")})
     assert set(spool.forget({"shown"}).told) == {"open", "shown"}
+
+
+def test_of_an_incident_that_is_dropped_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end was never told: a daemon that was killed, a mute. What is written at each message would grow for ever."""
+    monkeypatch.setattr(spool_module, "_MOST_INCIDENTS", 20)
+    spool = Spool()
+    for number in range(30):
+        spool = spool.with_told(f"job-{number}", ("told",), "rank_exited", "anna").with_thread(f"job-{number}", "c/1")
+    sizes = [len(kept) for kept in (spool.told, spool.owners, spool.verdicts, spool.threads)]
+    assert sizes == [20] * 4
+    assert spool.with_told("job-29", ("resolved",), "rank_exited", "anna").threads["job-29"] == "c/1"
