@@ -211,7 +211,8 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
     if others:
         facts.append(Fact(f"what {named(others)} told is a consequence", "logs"))
     # Of whom the launcher alone tells that he was ended, nothing tells that he waited.
-    spoke = {one.rank for one in analysis.case.logs.told if one.kind not in PROCESS_ENDS}
+    spoke = {one.rank for one in analysis.case.logs.told if one.kind not in PROCESS_ENDS and one.rank is not None}
+    waited = {rank for group in analysis.case.logs.groups for rank in group.waiters}
     return Claim(
         cause=cause,
         culprits=culprits,
@@ -223,7 +224,7 @@ def _claim(analysis: Analysis, cause: Cause, told: Sequence[LoggedFailure], extr
         operation=operation,
         seq=seq,
         by_line=words,
-        told_waiting=tuple(rank for rank in others if rank in spoke),
+        told_waiting=tuple(sorted(({*others} & spoke) | waited - {*culprits})),
     )
 
 

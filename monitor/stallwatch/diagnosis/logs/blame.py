@@ -3,7 +3,6 @@ silent, or nobody; for a mismatch that the DETAIL wrapper refused what differs, 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
@@ -166,7 +165,7 @@ def _silent(
         return None  # their first words are lost: the others' may be, too
     if waited is None or (behind_root and not all(w.operation.strip("_") in _ROOTED for w in at)):
         return None
-    members, sure = _members(group, world)
+    members, sure = group.members(world)
     heard = {rank for other in groups for rank in other.heard}
     silent = sorted(set(members) - heard)
     if not silent or len(silent) >= len(group.waiters) or spoke.intersection(silent):
@@ -186,29 +185,6 @@ def _may_be_nodes(ranks: Sequence[int], world: int) -> bool:
     )
 
 
-def _members(group: GroupReading, world: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-    """The members as far as the text tells them, and whether their number is known."""
-    size = group.size
-    places = {next(iter(ranks)): place for place, ranks in group.places.items() if len(ranks) == 1}
-    if group.is_default:
-        if size:
-            return tuple(range(size)), True
-        top = max((*group.heard, *(group.places or ())), default=-1)
-        return tuple(sorted({*range(top + 1), *world})), bool(world)
-    # Members of a group are mostly evenly spaced: where those that are heard lie so, the gaps between them are members.
-    heard = sorted(group.heard)
-    steps = {
-        (after - before) / (places[after] - places[before])
-        for before, after in pairwise(heard)
-        if before in places and after in places and places[after] != places[before]
-    }
-    if len(steps) != 1 or not places or (step := steps.pop()) < 1 or step != int(step):
-        return tuple(heard), False
-    first = heard[0] - places[heard[0]] * int(step)
-    last = size if size else places[heard[-1]] + 1
-    return tuple(first + int(step) * place for place in range(last)), bool(size)
-
-
 def _shares_a_log(ranks: Sequence[int], groups: Sequence[GroupReading]) -> bool:
     sources: dict[str, set[int]] = {}
     for group in groups:
@@ -226,7 +202,7 @@ def _stuck(group: GroupReading, world: Sequence[int]) -> Blame | None:
         return None
     alike = {(w.seq, w.operation) for w in group.waiters.values()}
     operation = next((w.operation for w in group.waiters.values() if w.operation), "")
-    members, sure = _members(group, world)
+    members, sure = group.members(world)
     whole = sure and group.size is not None and set(members) == set(group.waiters) and len(alike) == 1
     waiting = tuple(sorted(group.waiters))
     return Blame("stuck" if whole else "unknown", (), group, waiting, waited, operation, whole)

@@ -13,38 +13,17 @@ from stallwatch.diagnosis.logs.consequence import (
     TRIED_BEFORE,
     LoggedFailure,
     announced,
-    is_late,
     is_of_training,
     meaning,
     means_nothing,
     was_tried_again,
 )
 from stallwatch.diagnosis.logs.joined_events import merged
+from stallwatch.diagnosis.logs.later_failures import is_before, later_failures
+from stallwatch.diagnosis.logs.strength import CAUSES, OF_A_RANK, PLACE, TIMEOUTS
 from stallwatch.formats.log_progress import OF_MEETING
-from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
-# What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
-CAUSES: Final[tuple[tuple[str, ...], ...]] = (
-    ("address_in_use",),
-    ("gpu_xid", "gpu_lost", "gpu_unreachable"),
-    ("out_of_memory", "memory_killed", "memory_allocation", "shared_memory", "dataloader_killed", "open_files",
-     "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "node_failed", "evicted"),
-    ("collective_mismatch", "size_mismatch", "nccl_version_mismatch", "barrier_absent"),
-    ("exception", "not_started", "native_exception"),
-    ("cancelled",),
-    ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error", "node_memory"),
-    PROCESS_ENDS,
-    ("actor_died",),
-    ("nccl_async_event", "nccl_completion_error", "nccl_connect"),
-    ("gloo_connect", "init_timeout", "store_unreachable"),
-    ("nccl_error",),
-    ("desync_absent", "collective_timeout", "gloo_timeout"),
-    ("heartbeat_stuck", "gil_clue"),
-    ("interrupted",),
-)  # fmt: skip
-_PLACE: Final = {kind: place for place, kinds in enumerate(CAUSES) for kind in kinds}
-_OF_A_RANK: Final = frozenset(kind for kinds in CAUSES[: _PLACE["exception"] + 1] for kind in kinds)
 _NOT_TOLD: Final = frozenset(
     ("group_status", "nccl_init_started", "nccl_init_complete", "init_waiting", "failed_stack", "terminated", "killing",
      "clean_end", "restarting", "trying_again", "error_like", "last_line")
@@ -56,14 +35,11 @@ _MET: Final = frozenset(
 )  # fmt: skip
 _UNLIKE_FIRST: Final = re.compile(r"appears not to match (?:sizes|strides) of the same param in process \d+")
 _WHILE_HANDLING: Final = "it was raised while another exception was handled"
-_TIMEOUTS: Final = ("collective_timeout", "gloo_timeout")
 # What a process says before it ends itself by SIGABRT, the launcher's first failure or not.
 _BEFORE_ABORT: Final = frozenset(
     ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "size_mismatch", "gil_clue", "gpu_xid",
      "native_exception")
 )  # fmt: skip
-_CLEARLY_LATER_SECONDS: Final = 2.0
-_AGENTS_APART_SECONDS: Final = 10.0  # they look at their processes every 5 s at most
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
 _CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 
@@ -76,7 +52,7 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
         for event, kind in merged(events)
         if not means_nothing(event)
     ]
-    told = _later_failures(_ends(_owned(_survived(announced(_retries(_chained(_compared(read)), events))))))
+    told = later_failures(_ends(_owned(_survived(announced(_retries(_chained(_compared(read)), events))))), events)
     worth = [one for one in told if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -146,7 +122,7 @@ def _retries(told: list[LoggedFailure], events: Sequence[LogEvent]) -> list[Logg
     """Ranks that did not meet, and met at a later try: no cause. Of several warnings of one kind and one that was
     fatal, that one is the cause."""
     fatal = {one.kind for one in told if not one.consequence and not was_tried_again(one.event, one.kind)}
-    others = any(kind in _OF_A_RANK - OF_MEETING for kind in fatal)
+    others = any(kind in OF_A_RANK - OF_MEETING for kind in fatal)
     out = []
     for one in told:
         again = not one.consequence and was_tried_again(one.event, one.kind)
@@ -166,15 +142,15 @@ def _met_later(one: LoggedFailure, told: Sequence[LoggedFailure], events: Sequen
     failed. Not where the launcher names this failure as the first."""
     if one.rank is not None and any(other.event.first and other.rank == one.rank for other in told):
         return False
-    later = [other for other in told if _is_before(one.event, other.event)]
-    failures = [other for other in later if other.kind in _OF_A_RANK - OF_MEETING and not other.consequence]
+    later = [other for other in told if is_before(one.event, other.event)]
+    failures = [other for other in later if other.kind in OF_A_RANK - OF_MEETING and not other.consequence]
     if any(other.kind in _MET for other in later) or any(o.rank is not None and o.event.exception for o in failures):
         return True
-    after = [event for event in events if _is_before(one.event, event)]
+    after = [event for event in events if is_before(one.event, event)]
     if any(event.kind == "nccl_init_complete" for event in after):
         return True
     tries = [event for event in after if event.kind == "trying_again"]
-    return any(_is_before(event, other.event) for event in tries for other in failures)
+    return any(is_before(event, other.event) for event in tries for other in failures)
 
 
 def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
@@ -182,7 +158,7 @@ def _survived(told: list[LoggedFailure]) -> list[LoggedFailure]:
     went_on: dict[tuple[str, int], int] = {}
     for one in told:
         lost_peer = one.event.kind == "exception" and one.consequence and not one.event.secondary
-        waits = one.kind in _TIMEOUTS or (lost_peer and is_of_training(one.event))
+        waits = one.kind in TIMEOUTS or (lost_peer and is_of_training(one.event))
         if waits and one.rank is not None and not one.event.chained:
             key = one.event.source, one.rank
             went_on[key] = max(one.event.line, went_on.get(key, 0))
@@ -246,7 +222,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     ended after it by themselves are no cause either."""
     aborts = [one for one in told if one.kind in _BEFORE_ABORT or "watchdog" in one.consequence]
     raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
-    waited = [one for one in told if one.kind in (*_TIMEOUTS, "init_timeout")]
+    waited = [one for one in told if one.kind in (*TIMEOUTS, "init_timeout")]
     ends = [one for one in told if one.kind in (*PROCESS_ENDS, "actor_died")]
 
     def is_of(other: LoggedFailure, end: LoggedFailure) -> bool:
@@ -267,7 +243,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
             return "its own exception says why it left"
         if event.exit_signal == _SIGKILL and not event.first and was_ended_after_a_root(end, ends, raised):
             return "the launcher's first had raised an exception of its own, and the others were ended then"
-        if any(_is_before(other.event, event) for other in waited):
+        if any(is_before(other.event, event) for other in waited):
             return "ranks had waited in vain before it ended"
         if event.first and event.exit_signal in (_SIGABRT, _SIGTERM) and is_one_of_several(end, ends):
             return "others ended by the same signal, and nothing tells whose end was the first by itself"
@@ -294,74 +270,14 @@ def _left_after(event: LogEvent, first: LogEvent) -> bool:
     return same and not event.first
 
 
-def _later_failures(told: list[LoggedFailure]) -> list[LoggedFailure]:
-    """Where lines carry a time: what came clearly after a time-out, or another rank's failure, follows from it."""
-    own = [one for one in told if not one.consequence and one.event.at_seconds is not None and not is_late(one.event)]
-    late_roots = _late_roots(told)
-    first_timeout = _earliest(one for one in own if one.kind in _TIMEOUTS)
-    failures = [one for one in own if one.kind in _OF_A_RANK or one.kind in PROCESS_ENDS]
-    first_failure = _earliest(failures)
-    out = []
-    for one in told:
-        why = "it came after another failure" if one in late_roots else ""
-        if one in own:
-            late = one.kind in _OF_A_RANK or one.kind in PROCESS_ENDS or one.kind in ("heartbeat_stuck", "gil_clue")
-            if late and first_timeout is not None and _is_later(one.event, first_timeout.event):
-                why = "it came after ranks had waited in vain"
-            elif one in failures and first_failure is not None and _is_later(one.event, first_failure.event):
-                why = "it came after another failure"
-        elif (
-            not one.consequence
-            and one.kind in ("heartbeat_stuck", "gil_clue")
-            and any(o.kind in _TIMEOUTS for o in told)
-        ):
-            why = "it came after ranks had waited in vain"
-        out.append(one._replace(consequence=why) if why else one)
-    return out
-
-
-def _late_roots(told: Iterable[LoggedFailure]) -> list[LoggedFailure]:
-    """Agents of several nodes name a first failure each: those that are clearly later than the first of them."""
-    roots = [
-        (when.seconds, one)
-        for one in told
-        if one.kind == "launcher_failure" and one.event.first and not one.consequence
-        and (when := moment(one.event.at or ""))
-    ]  # fmt: skip
-    first = min((seconds for seconds, _ in roots), default=0.0)
-    return [one for seconds, one in roots if seconds > first + _AGENTS_APART_SECONDS]
-
-
-def _earliest(told: Iterable[LoggedFailure]) -> LoggedFailure | None:
-    """The first in time, where all that have one have it by one clock."""
-    timed = [one for one in told if one.event.at_seconds is not None]
-    if len({one.event.utc for one in timed}) != 1:
-        return None
-    return min(timed, key=lambda one: one.event.at_seconds or 0.0)
-
-
-def _is_later(event: LogEvent, other: LogEvent) -> bool:
-    if event.at_seconds is None or other.at_seconds is None or event.utc != other.utc:
-        return False
-    return event.at_seconds > other.at_seconds + _CLEARLY_LATER_SECONDS
-
-
-def _is_before(event: LogEvent, other: LogEvent) -> bool:
-    """By time where both have one of their own, else by the lines of one log."""
-    timed = event.at_seconds is not None and other.at_seconds is not None and event.utc == other.utc
-    if timed and (event.at_seconds != other.at_seconds or event.source != other.source):
-        return (event.at_seconds or 0.0) < (other.at_seconds or 0.0)
-    return event.source == other.source and event.line < other.line
-
-
 def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, int, bool, float, str, int]:
     """Order of causes: how much the kind says; what the launcher saw first; whether it is known whose it is; then the
     time, and the place."""
-    strength = _PLACE.get(one.kind, len(CAUSES))
+    strength = PLACE.get(one.kind, len(CAUSES))
     event = one.event
     # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
     if one.kind in PROCESS_ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
-        strength = _PLACE["collective_mismatch"]
+        strength = PLACE["collective_mismatch"]
     # torchrun names the first failure that it saw: an exception of that rank is the cause.
     first = [other for other in causes if other.event.first]
     is_first = any(

@@ -6,6 +6,7 @@ that others wait in proves that the rank never came, without any vote.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from stallwatch.model.evidence import CodeFrame, LogEvent
@@ -69,6 +70,28 @@ class GroupReading:
         """How many members it has, by an operation whose result is as large as all its parts."""
         sizes = {size for waiter in self.waiters.values() if (size := _size(waiter))}
         return sizes.pop() if len(sizes) == 1 else None
+
+    def members(self, world: Sequence[int]) -> tuple[tuple[int, ...], bool]:
+        """The members as far as the text tells them, and whether their number is known."""
+        size = self.size
+        places = {next(iter(ranks)): place for place, ranks in self.places.items() if len(ranks) == 1}
+        if self.is_default:
+            if size:
+                return tuple(range(size)), True
+            top = max((*self.heard, *(self.places or ())), default=-1)
+            return tuple(sorted({*range(top + 1), *world})), bool(world)
+        # Members are mostly evenly spaced: where those that are heard lie so, the gaps between them are members.
+        heard = sorted(self.heard)
+        steps = {
+            (after - before) / (places[after] - places[before])
+            for before, after in pairwise(heard)
+            if before in places and after in places and places[after] != places[before]
+        }
+        if len(steps) != 1 or not places or (step := steps.pop()) < 1 or step != int(step):
+            return tuple(heard), False
+        first = heard[0] - places[heard[0]] * int(step)
+        last = size if size else places[heard[-1]] + 1
+        return tuple(first + int(step) * place for place in range(last)), bool(size)
 
     def absent(self) -> tuple[int, ...]:
         """Who had not enqueued the number that others waited in in vain. Where a communicator broke at once, who had
