@@ -261,6 +261,31 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "onnect to ",
         r"socket\w+Connect: [Cc]onnect to (?P<peer>\S+) (?:failed ?:|returned) (?P<message>.*)",
     ),
+    # Who connects to NCCL's ports and is no rank of this communicator (2.16 to 2.32); NCCL accepts the next one then.
+    pattern("nccl_stranger", "wrong magic", r"socketFinalizeAccept: (?P<message>wrong magic \w+ != \w+)"),
+    pattern(
+        "nccl_stranger",
+        "valid magic from",
+        r"socketFinalizeAccept: didn't receive a valid magic from (?P<peer>\S+)",
+    ),
+    pattern(
+        "nccl_stranger",
+        "ocket magic mismatch",
+        r"(?:socketFinalizeAccept|Socket magic mismatch) from (?P<peer>\S+?):? .*?(?P<message>\(peer 0x\w+ [^)]*\))",
+    ),
+    pattern(
+        "nccl_stranger",
+        "discarding",
+        r"(?:[Hh]andshake receive from|[Pp]eer) (?P<peer>\S+) (?:failed|closed before (?:magic|socket) h\w+), discard",
+    ),
+    # Ranks that do not fit together; whoever says it is the one that was asked.
+    pattern(
+        "nccl_handshake",
+        "rong ",
+        r"(?:socketFinalizeAccept(?: from \S+)?: wrong (?:socket )?|Wrong socket )type (?P<message>.*\d+ != .*)",
+    ),
+    pattern("nccl_handshake", "truncated : received", r"(?P<message>Message truncated : received .*)"),
+    pattern("nccl_handshake", "Bootstrap Root : ", r"Bootstrap Root : (?P<message>(?:mismatch|localId|rank) .*)"),
     pattern("shared_memory", "shm/nccl-", r"(?:failed to extend|creating shared memory segment) (?P<message>.*)"),
     # Its files of shared memory alone are sized so; a text without a reason is an older version's.
     pattern(

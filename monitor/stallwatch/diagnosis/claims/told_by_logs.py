@@ -171,11 +171,12 @@ def undecided(analysis: Analysis) -> Claim | None:
     words = words_in(told[0], logs.events) if told else None
     if _too_many(logs):
         words = Words("", _STALE_STORE_STEP, "start")
+    meant = (Fact(words.why, "what such a line means"),) if words and words.why and not logs.groups else ()
     return Claim(
         cause="undecided",
         culprits=(),
         confidence="possible",
-        because=tuple(facts[:_MOST_FACTS]),
+        because=(*facts[:_MOST_FACTS], *meant),
         missing=silent + dumps,
         by_line=words,
         told="" if logs.groups else facts[0].fact,

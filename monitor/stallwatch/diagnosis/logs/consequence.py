@@ -57,9 +57,10 @@ RANK_WENT_ON: Final = "its rank went on after it"
 _JOB_WENT_ON: Final = "training went on after it"
 _PYTHON_WENT_ON: Final = "Python went on after it"
 _NO_OUTAGE: Final = "the event is no outage"
+_SENT_AWAY: Final = "NCCL sent the stranger away"
 _STOPS_NO_WORK: Final = "such an XID stops no work by itself"
 ENDED_NOTHING: Final = frozenset(
-    (TRIED_AGAIN, TRIED_BEFORE, RANK_WENT_ON, _JOB_WENT_ON, _PYTHON_WENT_ON, _NO_OUTAGE, _STOPS_NO_WORK)
+    (TRIED_AGAIN, TRIED_BEFORE, RANK_WENT_ON, _JOB_WENT_ON, _PYTHON_WENT_ON, _NO_OUTAGE, _SENT_AWAY, _STOPS_NO_WORK)
 )  # fmt: skip
 
 # Texts of exceptions, Python's and C++'s, that tell what another rank's death or absence did to this one. The first
@@ -155,6 +156,10 @@ _REASONS: Final = tuple(
         (r"nvml", "gpu_unreachable"),
         (r"cuda failure (?:\d+ )?'(?!driver shutting down)", "cuda_error"),
         (r"socketstartconnect: ", "nccl_connect"),
+        (
+            r"socketfinalizeaccept.*wrong |wrong socket type from |message truncated : received|bootstrap root : ",
+            "nccl_handshake",
+        ),
         (r"socketpollconnect: ", "nccl_connect"),
         (r"ibv_\w+.*cannot allocate memory", "locked_memory"),
         (r"(?:cannot|can't) allocate memory", "memory_allocation"),
@@ -195,6 +200,8 @@ def _meaning(event: LogEvent, kind: str) -> LineMeaning:
         return LineMeaning("gpu_unreachable", "")
     if kind == "gpu_xid":
         return LineMeaning(kind, _xid_follows(event))
+    if kind == "nccl_stranger":
+        return LineMeaning(kind, _SENT_AWAY)
     if kind == "memory_allocation" and (match := _PAGES_FOR.search(event.text)) and not _OF_A_JOB.search(match["who"]):
         return LineMeaning("node_memory", own)
     if kind in PROCESS_ENDS and event.exit_signal == _SIGTERM and not event.first:

@@ -16,6 +16,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
     is_lost,
     memory_words,
 )
+from stallwatch.diagnosis.logs.remedies_of_handshakes import handshake_words
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
@@ -311,6 +312,8 @@ def words_for(told: LoggedFailure) -> Words:
         return gpu_words(text)
     if told.kind == "out_of_memory":
         return memory_words(text)
+    if told.kind in ("nccl_handshake", "nccl_stranger"):
+        return handshake_words(text)
     if told.kind == "collective_mismatch" and (differs := what_differs(detail_sides([told]))):
         return mismatch_words(differs)
     if told.kind in _OF_ADDRESSES and (address := peer_address(text)):

@@ -16,7 +16,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("nccl_no_interface", "name_unresolved", "hung_task", "pcie_error", "link_down", "adapter_error", "node_memory"),
     PROCESS_ENDS,
     ("actor_died",),
-    ("nccl_async_event", "nccl_completion_error", "nccl_connect"),
+    ("nccl_async_event", "nccl_completion_error", "nccl_connect", "nccl_handshake"),
     ("gloo_connect", "init_timeout", "store_unreachable"),
     ("nccl_error",),
     ("desync_absent", "collective_timeout", "gloo_timeout"),
