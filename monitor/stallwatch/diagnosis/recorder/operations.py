@@ -1,11 +1,11 @@
-"""A recorder's entries as operations: how it tells that one has ended, batches as one, host threads, several looks."""
+"""A recorder's entries as operations: how it tells that one has ended, batches as one, host threads."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from stallwatch.model.evidence import GroupStatus, Operation, Recorder
 
@@ -50,7 +50,7 @@ def _goes_round(operations: Sequence[Operation]) -> bool:
 #
 # The traps that live here: members of a batch never complete, its closing entry does; an entry whose CUDA events are
 # not recorded yet, for its host is still inside the call, reads "completed"; entries of a group that was destroyed or
-# started anew are no longer pending.
+# started anew are no longer pending; a ring drops entries, not calls, and a file breaks off between any two of them.
 
 
 _CLOSING = "coalesced"
@@ -74,6 +74,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
     launched: bool
     retired: bool
     closed: bool  # False: a batch whose closing entry is not there
+    partial: bool  # a batch, or what may be one, of which members are lost: what it called is not known
     first: Operation
 
     @property
@@ -82,15 +83,47 @@ class RecordedCall(msgspec.Struct, frozen=True):
         return not self.calls
 
 
+class _Lost(NamedTuple):
+    """Records next to which others are missing: the ring's oldest, and where a file has lost entries, any gap."""
+
+    before: frozenset[int]
+    after: frozenset[int]
+
+    def cuts(self, entries: Sequence[Operation]) -> bool:
+        """Whether a batch's members may be missing: of one that begins, the file has but a call of the same looks."""
+        is_batch = len(entries) > 1 or entries[-1].name == _CLOSING
+        return (is_batch and any(entry.record_id in self.before for entry in entries)) or any(
+            entry.record_id in self.after and entry.name != _CLOSING for entry in entries
+        )
+
+
+def _losses(recorder: Recorder, completion: Completion) -> _Lost:
+    held = recorder.operations
+    before = {operation.record_id for operation in held[:1] if operation.record_id > 0}
+    if not recorder.cut_short:
+        return _Lost(frozenset(before), frozenset())
+    gaps = [(one, other) for one, other in pairwise(held) if other.record_id != one.record_id + 1]
+    # What has ended by itself is no member.
+    tells = completion not in PERHAPS_UNTOLD
+    open_ends = (entry for entry in (*(one for one, _ in gaps), *held[-1:]) if not (tells and _ended(entry)))
+    before |= {other.record_id for _, other in gaps}
+    return _Lost(frozenset(before), frozenset(entry.record_id for entry in open_ends))
+
+
+def _ended(operation: Operation) -> bool:
+    return operation.state == "completed" or operation.retired
+
+
 def read_recorded_calls(recorder: Recorder, completion: Completion | None = None) -> list[RecordedCall]:
     """Given a recorder and how its looks tell that something has ended, return its nodes in order of recording; older
     lives of a group are left out."""
-    settles = (completion or completion_of((recorder,))) == "states"
+    completion = completion or completion_of((recorder,))
+    settles, lost = completion == "states", _losses(recorder, completion)
     told = {status.pg_id: status for status in recorder.status}
     nodes = []
     for pg_id, operations in _by_group(recorder.operations).items():
         status = told.get(pg_id)
-        of_group = _group_nodes(operations, settles, status.completed if status else None)
+        of_group = _group_nodes(operations, settles, status.completed if status else None, lost)
         if settles and of_group and told:
             of_group[-1] = _still_inside(of_group, status)
         nodes += of_group
@@ -138,7 +171,9 @@ def _starts_again(before: Operation, after: Operation) -> bool:
     return back > _RESET_DISTANCE or (back > 1 and after.collective_seq_id <= 1)
 
 
-def _group_nodes(operations: Sequence[Operation], settles: bool, completed: int | None) -> list[RecordedCall]:
+def _group_nodes(
+    operations: Sequence[Operation], settles: bool, completed: int | None, lost: _Lost
+) -> list[RecordedCall]:
     closes = any(operation.name == _CLOSING for operation in operations)
     nodes: list[RecordedCall] = []
     start = 0
@@ -151,7 +186,7 @@ def _group_nodes(operations: Sequence[Operation], settles: bool, completed: int 
             and operations[end].p2p_seq_id == here.p2p_seq_id
         ):
             continue
-        node = _node(operations[start:end], settles, completed, closes, lost_head=start == 0)
+        node = _node(operations[start:end], settles, completed, closes, lost, is_oldest=start == 0)
         if node is not None:
             nodes.append(node)
         start = end
@@ -159,13 +194,19 @@ def _group_nodes(operations: Sequence[Operation], settles: bool, completed: int 
 
 
 def _node(
-    entries: Sequence[Operation], settles: bool, completed: int | None, closes: bool, lost_head: bool
+    entries: Sequence[Operation],
+    settles: bool,
+    completed: int | None,
+    closes: bool,
+    lost: _Lost,
+    is_oldest: bool,
 ) -> RecordedCall | None:
     first, last = entries[0], entries[-1]
     transfers = tuple(entry for entry in entries if entry.is_p2p)
     calls = () if transfers else tuple(entry for entry in entries if entry.name != _CLOSING) or ()
-    if not transfers and not calls:
-        if lost_head:
+    partial = lost.cuts(entries)
+    if not transfers and not calls and not partial:
+        if is_oldest:
             return None  # the ring has lost the members: nothing says what this closed
         transfers = (last,)
     closed = last.name == _CLOSING or len(entries) == 1
@@ -188,6 +229,7 @@ def _node(
         launched=closed or not closes or done,
         retired=last.retired,
         closed=closed,
+        partial=partial,
         first=first,
     )
 
@@ -262,127 +304,6 @@ def is_started(operation: Operation) -> bool:
 def is_autograd(operation: Operation) -> bool:
     """Recorded by a thread of the autograd engine, for the thread that is inside backward()."""
     return (operation.thread_name or "").startswith(_AUTOGRAD)
-
-
-# Several dumps of one rank: which to read, which belong together, and what earlier ones, and the statuses before the
-# entries, say of what the last one does not hold.
-
-
-def by_backend(recorders: Iterable[Recorder]) -> list[Recorder]:
-    """Given dumps, return one recorder for each back end in each of them: back ends may share a ring, and number their
-    calls and tell of their ends each in its own way."""
-    parts: list[Recorder] = []
-    for recorder in recorders:
-        backends = {operation.backend for operation in recorder.operations}
-        if len(backends) < 2:
-            parts.append(recorder)
-        else:
-            parts += _parts(recorder, sorted(backends))
-    return parts
-
-
-def _parts(recorder: Recorder, backends: Sequence[str]) -> list[Recorder]:
-    entries = {name: tuple(entry for entry in recorder.operations if entry.backend == name) for name in backends}
-    parts = {name: replace(recorder, backend=name, operations=entries[name]) for name in backends}
-    telling = {_identity(entry) for name in backends if _tells(parts[name]) for entry in entries[name]}
-    for name in backends:
-        if not _tells(parts[name]):
-            twice = {entry.group_name for entry in entries[name] if _identity(entry) in telling}
-            kept = tuple(entry for entry in entries[name] if entry.group_name not in twice)
-            parts[name] = replace(parts[name], operations=kept)
-    return [part for part in parts.values() if part.operations]
-
-
-def _tells(recorder: Recorder) -> bool:
-    return completion_of((recorder,)) not in UNTOLD
-
-
-def _identity(entry: Operation) -> tuple[str, int, str]:
-    """What a hook on the process group ("allreduce") and the back end itself ("all_reduce") record of one call."""
-    return entry.group_name, entry.collective_seq_id, entry.name.replace("_", "")
-
-
-def latest_of(recorders: Iterable[Recorder]) -> list[Recorder]:
-    """Of several dumps of a rank the newest one of each back end, ordered by back end."""
-    best: dict[str, Recorder] = {}
-    for recorder in recorders:
-        known = best.get(backend_of(recorder))
-        if known is None or _newness(recorder) > _newness(known):
-            best[backend_of(recorder)] = recorder
-    return [best[backend] for backend in sorted(best)]
-
-
-def _newness(recorder: Recorder) -> tuple[bool, int, int, int, str]:
-    """A dump that broke off has lost its newest entries: the look before it says more."""
-    last = recorder.operations[-1].record_id if recorder.operations else -1
-    return not recorder.cut_short, recorder.look, last, len(recorder.operations), recorder.source
-
-
-def backend_of(recorder: Recorder) -> str:
-    """The back end that wrote a dump, by itself or by its entries; "" where neither tells."""
-    return recorder.backend or (recorder.operations[-1].backend if recorder.operations else "")
-
-
-def same_source(one: Recorder, other: Recorder) -> bool:
-    """Whether two dumps are looks at one recorder."""
-    return backend_of(one) == backend_of(other)
-
-
-Key = tuple[int, tuple[int, int]]  # group id and the numbers of a node in it
-
-
-class EarlierLooks(NamedTuple):
-    """What the looks before the last one say of operations that are unfinished now."""
-
-    pending: set[Key]  # at any earlier look
-    first: set[Key]  # of each lane, at the look before this one
-    all: set[Key]  # that were recorded at any earlier look
-
-
-def first_of_lanes(nodes: Iterable[RecordedCall], lanes: HostThreads) -> set[Key]:
-    """Given a look's nodes, return the first of each lane that had been issued and had not finished."""
-    first: dict[int, RecordedCall] = {}
-    for node in nodes:
-        if node.done or not node.launched:
-            continue
-        lane = lanes.of(node.first)
-        known = first.get(lane)
-        if known is None or _place(node) < _place(known):
-            first[lane] = node
-    return {(node.pg_id, node.key) for node in first.values()}
-
-
-def _place(node: RecordedCall) -> tuple[int, int]:
-    return node.first.created_ns or 0, node.record
-
-
-def reaches_its_end(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
-    """True when pg_status, which lies before the entries, names the last of a group's as its newest. It may be the
-    number of a transfer, and those are counted apart: a lower one says nothing."""
-    enqueued = next((status.enqueued for status in recorder.status if status.pg_id == nodes[-1].pg_id), -1)
-    return enqueued == nodes[-1].seq and not any(node.transfers for node in nodes)
-
-
-def has_outrun(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
-    """True when others' calls have pushed a group's pending one, and so all of its own, out of the ring.
-
-    What the ring still holds tells more: NCCL's entries complete at a dump, pg_status when the watchdog next looks."""
-    held = {node.pg_id for node in nodes}
-    return any(status.pending and status.pg_id not in held for status in recorder.status)
-
-
-def has_lost_pending(recorder: Recorder, nodes: Sequence[RecordedCall]) -> bool:
-    """True when pg_status, which lies before the entries, names a group's newest call as one that has not completed,
-    and it is among the entries that the file has lost. Where transfers were recorded the numbers may be theirs."""
-    newest: dict[int, int] = {}
-    for node in nodes:
-        newest[node.pg_id] = max(newest.get(node.pg_id, 0), node.seq)
-    mixed = {node.pg_id for node in nodes if node.transfers}
-    return any(
-        status.pending and status.enqueued > newest.get(status.pg_id, 0)
-        for status in recorder.status
-        if status.pg_id not in mixed
-    )
 
 
 OPEN = "open batch"  # in the name of a batch without its closing entry

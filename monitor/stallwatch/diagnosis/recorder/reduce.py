@@ -9,24 +9,26 @@ from statistics import median
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.recorder.operations import (
-    OPEN,
-    PERHAPS_UNTOLD,
-    Completion,
+from stallwatch.diagnosis.recorder.dumps import (
     EarlierLooks,
-    HostThreads,
     Key,
-    RecordedCall,
     backend_of,
     by_backend,
-    completion_of,
     first_of_lanes,
     has_lost_pending,
     has_outrun,
     latest_of,
     reaches_its_end,
-    read_recorded_calls,
     same_source,
+)
+from stallwatch.diagnosis.recorder.operations import (
+    OPEN,
+    PERHAPS_UNTOLD,
+    Completion,
+    HostThreads,
+    RecordedCall,
+    completion_of,
+    read_recorded_calls,
 )
 from stallwatch.formats.tested import newer_than_tested
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
@@ -90,8 +92,9 @@ class _Reduction:
         self.untested |= set(_untested(recorder))
         self.completion.append(completion)
         nodes = read_recorded_calls(recorder, completion)
-        if recorder.cut_short and nodes and not nodes[-1].closed:
+        if recorder.cut_short and nodes and nodes[-1].partial:
             nodes = nodes[:-1]  # a batch whose end the file has lost: nothing tells what it would have been
+        self.outran = self.outran or any(node.partial and not node.done for node in nodes)
         whole = not recorder.operations or recorder.operations[0].record_id == 0
         self.whole = self.whole and whole
         self.cut_short = self.cut_short or recorder.cut_short
@@ -160,7 +163,14 @@ class _Reduction:
         for node in nodes:
             lane = self.lanes.of(node.first)
             transfers: list[Transfer] = []
-            if node.is_transfer:
+            if node.partial and not node.transfers:  # what it was would be compared with whole batches
+                call = NO_CALL
+                if node.seq > 0:
+                    ids[node.seq] = call
+                if not node.calls:
+                    continue  # of which kind, its closing entry alone does not tell
+                completed = max(completed, node.seq) if node.done else completed
+            elif node.is_transfer:
                 call = NO_CALL
                 for entry in node.transfers:
                     call = self._call(stream, entry, (entry,))

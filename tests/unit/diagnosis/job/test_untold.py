@@ -10,7 +10,8 @@ from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.job.groups import GroupStream
 from stallwatch.diagnosis.job.untold import untold_backends
-from stallwatch.diagnosis.recorder.operations import by_backend, completion_of
+from stallwatch.diagnosis.recorder.dumps import by_backend
+from stallwatch.diagnosis.recorder.operations import completion_of
 from stallwatch.diagnosis.recorder.reduce import transfer_ends
 from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operation
