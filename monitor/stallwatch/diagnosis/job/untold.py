@@ -63,7 +63,7 @@ def _whole_batch(members: Mapping[int, GroupStream], seq: int) -> tuple[str, ...
 def _is_begun(call: Call, batch: tuple[str, ...]) -> bool:
     if call.members:
         return OPEN in call.operation and call.members == batch[: len(call.members)]
-    return bool(batch) and len(batch) > 1 and batch[0].startswith(f"{call.operation} of ")
+    return len(batch) > 1 and batch[0] == signature.as_member(call.operation, call.elements, call.dtype)
 
 
 def _is_newest(member: GroupStream, call: Call) -> bool:

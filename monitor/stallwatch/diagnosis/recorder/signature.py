@@ -57,8 +57,12 @@ def dtype(operation: Operation) -> str:
 
 def member(operation: Operation) -> str:
     """What one member of a coalesced collective is, as far as it must be the same on all ranks."""
-    count = elements(operation)
-    return f"{operation.name} of {'any size' if count is None else count} {dtype(operation)}".strip()
+    return as_member(operation.name, elements(operation), dtype(operation))
+
+
+def as_member(name: str, count: int | None, dtype: str) -> str:
+    """What a call would be as one member of a coalesced collective."""
+    return f"{name} of {'any size' if count is None else count} {dtype}".strip()
 
 
 def shape(operation: Operation) -> str:

@@ -114,6 +114,14 @@ def test_who_has_gone_on_from_one_call_in_place_of_a_batch_is_not_inside_it() ->
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (2,)), verdict.summary
 
 
+def test_a_call_of_another_size_is_no_batch_that_has_begun_because_one_alone_launched_a_batch_there() -> None:
+    """Rank 2 left it out and went on to the batch of the next step, which is of the same operation."""
+    single = _gathering((7,), closes=False)[-1]
+    usual = [_gather(rank, (*_gathering((), closes=False), single), frames=SYNCHRONISES) for rank in (0, 1, 3)]
+    verdict = _first(evidence(*usual, _gather(2, _gathering(SIZES)), world_size=4))
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (2,)), verdict.summary
+
+
 def _and_one_more(entries: tuple[Operation, ...]) -> tuple[Operation, ...]:
     last = entries[-1]
     number = last.collective_seq_id + 1
