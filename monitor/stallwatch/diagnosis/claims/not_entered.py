@@ -5,6 +5,7 @@ and it does not end (comm_stuck)."""
 from collections.abc import Iterable
 
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own
+from stallwatch.diagnosis.calls.align import describe
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -22,7 +23,7 @@ from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.waits.graph import Strength, Wait
+from stallwatch.diagnosis.waits.graph import Point, Strength, Wait
 from stallwatch.diagnosis.waits.roots import goes_on, resolves
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
@@ -307,6 +308,9 @@ def comm_stuck(analysis: Analysis) -> Saying:
     outside = _outside(analysis.case, point.group)
     if outside:
         return Rejected("comm_stuck", f"no recorder names the members of this group: {named(outside)} may be one")
+    one_off = next(filter(None, (_one_end_off(analysis, closed) for closed in analysis.roots.closed)), None)
+    if one_off is not None:
+        return one_off
     waits = [wait for wait in analysis.graph.waits if wait.point == point]
     call = analysis.case.call(waits[0].rank, waits[0].pending)
     uneven = call is not None and not signature.is_synchronising(call.operation) and not _one_root(analysis, waits)
@@ -327,6 +331,37 @@ def comm_stuck(analysis: Analysis) -> Saying:
         group=point.group,
         operation=call.operation if call else None,
         seq=point.seq or None,
+    )
+
+
+def _one_end_off(analysis: Analysis, point: Point) -> Claim | None:
+    """Both ends stand in a transfer by counts from the end, for a ring has lost the first of them, and one of the two
+    alone has called another than its peers: theirs are not the same one."""
+    case = analysis.case
+    waits = [wait for wait in analysis.graph.waits if wait.point == point]
+    of_ends = {end for w in waits for transfer in w.pending.transfers for end in case.ends(w.rank, w.pending, transfer)}
+    if len(analysis.departures) != 1 or all(case.summaries[end].whole for end in of_ends if end in case.summaries):
+        return None
+    left = analysis.departures[0]
+    called = [call for call in (left.found, *left.expected) if signature.is_transfer(call.operation)]
+    if left.rank not in of_ends or point.group not in {case.group_of[left.rank, call.stream] for call in called}:
+        return None
+    found, usual = describe(left.found), describe(left.expected[0])
+    return Claim(
+        cause="p2p_unmatched",
+        culprits=(left.rank,),
+        confidence="likely",
+        because=(
+            Fact(
+                f"rank {left.rank} called {found} where its peers, or it in earlier steps, called {usual}",
+                f"flight recorder of rank {left.rank}",
+            ),
+            *waiting_facts(analysis),
+        ),
+        where="collective",
+        group=point.group,
+        operation=called[0].operation,
+        site=left.found.site,
     )
 
 
