@@ -2,6 +2,7 @@
 entries, say of what the last one does not hold."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -42,6 +43,15 @@ def _tells(recorder: Recorder) -> bool:
 def _identity(entry: Operation) -> tuple[str, int, str]:
     """What a hook on the process group ("allreduce") and the back end itself ("all_reduce") record of one call."""
     return entry.group_name, entry.collective_seq_id, entry.name.replace("_", "")
+
+
+def unbroken(recorder: Recorder) -> Recorder:
+    """Given a dump, return what lies before the first gap of one that has lost entries: an entry that could not be read
+    may be the one that its rank waits in, and without it the order of calls is another."""
+    held = recorder.operations
+    gaps = (n for n, (one, other) in enumerate(pairwise(held), 1) if other.record_id != one.record_id + 1)
+    end = next(gaps, len(held)) if recorder.cut_short else len(held)
+    return recorder if end == len(held) else replace(recorder, operations=held[:end])
 
 
 def latest_of(recorders: Iterable[Recorder]) -> list[Recorder]:

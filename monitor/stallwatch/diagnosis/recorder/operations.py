@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -84,34 +83,28 @@ class RecordedCall(msgspec.Struct, frozen=True):
 
 
 class _Lost(NamedTuple):
-    """Records next to which others are missing: the ring's oldest, and where a file has lost entries, any gap."""
+    """Records next to which others are missing: the ring's oldest, and the newest of a file that broke off."""
 
-    before: frozenset[int]
-    after: frozenset[int]
+    before: int | None
+    after: int | None
+    retires_members: bool  # perhaps; then only what has completed has ended by itself, and is none
 
     def cuts(self, entries: Sequence[Operation]) -> bool:
         """Whether a batch's members may be missing: of one that begins, the file has but a call of the same looks."""
-        is_batch = len(entries) > 1 or entries[-1].name == _CLOSING
-        return (is_batch and any(entry.record_id in self.before for entry in entries)) or any(
-            entry.record_id in self.after and entry.name != _CLOSING for entry in entries
-        )
+        first, last = entries[0], entries[-1]
+        if first is last and last.name != _CLOSING:
+            ended = last.state == "completed" or (last.retired and not self.retires_members)
+            return last.record_id == self.after and not ended
+        return first.record_id == self.before or (last.record_id == self.after and last.name != _CLOSING)
 
 
 def _losses(recorder: Recorder, completion: Completion) -> _Lost:
     held = recorder.operations
-    before = {operation.record_id for operation in held[:1] if operation.record_id > 0}
-    if not recorder.cut_short:
-        return _Lost(frozenset(before), frozenset())
-    gaps = [(one, other) for one, other in pairwise(held) if other.record_id != one.record_id + 1]
-    # What has ended by itself is no member.
-    tells = completion not in PERHAPS_UNTOLD
-    open_ends = (entry for entry in (*(one for one, _ in gaps), *held[-1:]) if not (tells and _ended(entry)))
-    before |= {other.record_id for _, other in gaps}
-    return _Lost(frozenset(before), frozenset(entry.record_id for entry in open_ends))
-
-
-def _ended(operation: Operation) -> bool:
-    return operation.state == "completed" or operation.retired
+    before = held[0].record_id if held and held[0].record_id > 0 else None
+    if not (recorder.cut_short and held):
+        return _Lost(before, None, False)
+    batches = any(entry.name == _CLOSING for entry in held)
+    return _Lost(before, held[-1].record_id, batches or completion in PERHAPS_UNTOLD)
 
 
 def read_recorded_calls(recorder: Recorder, completion: Completion | None = None) -> list[RecordedCall]:

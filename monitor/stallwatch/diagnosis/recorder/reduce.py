@@ -20,6 +20,7 @@ from stallwatch.diagnosis.recorder.dumps import (
     latest_of,
     reaches_its_end,
     same_source,
+    unbroken,
 )
 from stallwatch.diagnosis.recorder.operations import (
     OPEN,
@@ -43,7 +44,7 @@ def reduce_rank(rank: RankEvidence) -> RankSummary:
     """Given one rank's evidence, return what its recorders say at the latest look that each of them answered whole."""
     if rank.summary is not None:
         return rank.summary  # made of the whole rings where they were read
-    recorders = by_backend(rank.recorders)
+    recorders = by_backend(map(unbroken, rank.recorders))
     latest = latest_of(recorders)
     training = next((beat.training_ident for beat in reversed(rank.heartbeat) if beat.training_ident), None)
     reduction = _Reduction(rank.rank, recorders, training)

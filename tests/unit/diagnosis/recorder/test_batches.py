@@ -224,9 +224,12 @@ def test_of_two_ends_the_one_with_a_new_size_is_named() -> None:
 def test_a_batch_of_which_the_file_has_lost_the_end_is_no_other_call_than_that_of_the_others() -> None:
     entries = recorder(0, loop(world(2), 3), 3).operations
     member = msgspec.structs.replace(
-        entries[-1], record_id=90, collective_seq_id=entries[-1].collective_seq_id + 1, state="scheduled"
+        entries[-1],
+        record_id=len(entries),
+        collective_seq_id=entries[-1].collective_seq_id + 1,
+        state="scheduled",
     )
-    batch = (member, msgspec.structs.replace(member, record_id=91))
+    batch = (member, msgspec.structs.replace(member, record_id=len(entries) + 1))
     ring = msgspec.structs.replace(recorder(0, loop(world(2), 3), 3), operations=(*entries, *batch))
     for cut, kept in ((True, 0), (False, 1)):
         told = reduce_rank(

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.calls.sequences import find_departures
+from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.operations import read_recorded_calls
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import Evidence, Operation, Recorder
@@ -101,9 +103,14 @@ def test_a_file_that_broke_off_behind_a_call_that_has_ended_keeps_that() -> None
     usual = [f"all_gather (batch of {MEMBERS})", "all_reduce"]
     assert _reduced(_ring(world(2), slice(None, MEMBERS + 2), cut=True, rounds=3)) == usual
     assert _reduced(_ring(world(2), slice(None, MEMBERS + 3), cut=True, rounds=3)) == usual, "one member of the next"
-    dropped = _ring(world(2), slice(None), cut=True, rounds=2)
-    kept = tuple(entry for entry in dropped.operations if entry.record_id != 1)
-    assert _reduced(msgspec.structs.replace(dropped, operations=kept))[:2] == ["", "all_reduce"]
+
+
+def test_behind_an_entry_that_could_not_be_read_nothing_is_read() -> None:
+    """It may be what its rank waits in."""
+    ring = _ring(world(2), slice(None), cut=True)
+    kept = tuple(entry for entry in ring.operations if entry.record_id != MEMBERS + 3)
+    usual = [f"all_gather (batch of {MEMBERS})", "all_reduce"]
+    assert _reduced(msgspec.structs.replace(ring, operations=kept)) == usual
 
 
 def test_what_is_unfinished_and_not_whole_is_waited_in_and_nothing_more_is_said_of_it() -> None:
@@ -114,3 +121,24 @@ def test_what_is_unfinished_and_not_whole_is_waited_in_and_nothing_more_is_said_
     summary = reduce_rank(msgspec.structs.replace(Rank(0).evidence(), recorders=(ring,)))
     assert summary.outran
     assert [pending.seq for pending in summary.pending] == [2 * ROUNDS - 1]
+
+
+@pytest.mark.parametrize("spoiled", range(2, 14))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_who_has_an_entry_less_in_between_has_not_left_its_program(spoiled: int, ranks: int) -> None:
+    """A ring whose rank waits like the others in a group of its own, and of which one entry could not be read."""
+    group = world(ranks)
+    rounds = [Call(group, elements=size, line=line) for _ in range(5) for size, line in ((9, 1), (9, 2), (9, 3))]
+    done = len(rounds) - 2
+    told = []
+    for rank in range(ranks):
+        looks = [recorder(rank, rounds, done, look=look) for look in (1, 2)]
+        if rank == 0:
+            kept = [tuple(o for o in look.operations if o.record_id != spoiled) for look in looks]
+            looks = [
+                msgspec.structs.replace(look, operations=left, cut_short=True)
+                for look, left in zip(looks, kept, strict=True)
+            ]
+        told.append(Rank(rank, dumped=False, extra=tuple(looks)).evidence())
+    case = Case([reduce_rank(rank) for rank in told], {}, ranks)
+    assert not find_departures(case, case.summaries)
