@@ -318,8 +318,8 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         seen = {rank for rank in found if case.activity(rank).place.stack}
         if stands and seen:
             return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
-        hidden = any(_may_stand_in_transfer(case, rank) for rank in found - seen)
-        if hidden and (stands or perhaps or seen - perhaps):
+        hidden = [rank for rank in found - seen if _may_stand_in_transfer(case, rank)]
+        if len(hidden) > 1 or (hidden and (stands or perhaps or seen - perhaps)):
             return sorted(seen - perhaps)  # it, or whom it waits for: one of those that are seen elsewhere
         if found:
             return sorted(found)

@@ -41,6 +41,17 @@ def test_under_gloo_a_rank_without_a_stack_may_stand_in_a_transfer_like_the_othe
     assert verdict.confidence == "possible"
 
 
+@pytest.mark.parametrize(("backend", "culprits"), [("gloo", ()), ("nccl", (2, 3))])
+def test_under_gloo_of_several_without_a_stack_one_may_stand_in_a_transfer_with_another(
+    backend: str, culprits: tuple[int, ...]
+) -> None:
+    waits = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend=backend) for r in (0, 1)]
+    unseen = [Rank(r, STEPS, backend=backend, wchan="futex_do_wait") for r in (2, 3)]
+    verdict = judge(evidence(*waits, *unseen)).verdicts[0]
+    assert verdict.culprits == culprits, verdict.summary
+    assert culprits or "a stack of ranks 2-3" in verdict.missing
+
+
 @pytest.mark.parametrize("unseen", [False, True])
 def test_under_gloo_who_waits_at_the_end_left_those_that_stand_in_transfers(unseen: bool) -> None:
     end = Call(W4, "barrier", line=80)
