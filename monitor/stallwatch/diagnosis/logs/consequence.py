@@ -68,7 +68,11 @@ ENDED_NOTHING: Final = frozenset(
 _OF_OTHERS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), why)
     for pattern, why in (
-        (r"watchdog caught|watchdog thread|timed out in blocking wait|collective operation timeout", _WATCHDOG),
+        (
+            r"watchdog caught|watchdog thread|timed out in blocking wait|collective operation timeout"
+            r"|(?:\wCCL|collective) operation timed out",
+            _WATCHDOG,
+        ),
         (
             r"connection (?:closed by|reset by|was likely closed|refused|aborted)|broken pipe|remote process exited",
             _PEER,

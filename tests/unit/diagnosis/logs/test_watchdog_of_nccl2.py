@@ -61,6 +61,17 @@ def test_a_rank_with_an_error_of_its_own_is_told_and_not_those_that_wait(own: st
     assert told(own + "".join(_waits(rank) for rank in (0, 2, 3))) == (cause, (1,))
 
 
+@pytest.mark.parametrize("of_type", ["RuntimeError", "torch.distributed.DistBackendError"])
+@pytest.mark.parametrize("text", ["NCCL operation timed out", "Watchdog caught collective operation timeout: NCCL "
+                                  "operation timed out"])  # fmt: skip
+def test_what_the_training_thread_raises_of_a_time_out_is_of_a_rank_that_waits(of_type: str, text: str) -> None:
+    """What 2.15 raises at the next call, where it does not abort; the log may lack the watchdog's line."""
+    raised = [ranked(RAISED.replace("ValueError: shard 17 is empty", f"{of_type}: {text}"), rank) for rank in range(3)]
+    assert told(raised[0])[1] == ()
+    assert told("".join(raised))[1] == ()
+    assert told("".join(raised) + ranked(RAISED, 3)) == ("rank_raised", (3,))
+
+
 def test_a_communicator_that_lost_its_peer_follows_from_the_peers_end() -> None:
     text = "".join(_PEER_WENT.format(rank) for rank in range(3)) + AGENT["2.4"].format(code=-11, rank=3, pid=4003)
     assert told(text) == ("rank_exited", (3,))
