@@ -198,7 +198,7 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
     nccl_ras: Annotated[
         Literal["auto", "always", "off"],
-        _key("Ask NCCL's RAS service: auto from 2.28.9 on, always, off (older versions may crash)."),
+        _key("Ask NCCL's RAS service: auto from 2.29.2 on, always, off (older versions may crash)."),
     ] = "auto"
     seconds: Annotated[float, _key("Deadline of a whole look; what is missing then is said.", gt=0)] = 25.0
     ranks_of_root: Annotated[

@@ -28,7 +28,7 @@ SOURCES: tuple[Source, ...] = (
         "nccl_ras",
         "NCCL RAS",
         "who has launched less than others; processes NCCL lost",
-        "NCCL 2.28.9 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks "
+        "NCCL 2.29.2 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks "
         "in another network namespace",
         "it is not asked and the reason is kept; equal counts never mean healthy",
     ),

@@ -17,8 +17,11 @@ from stallwatch.model.snapshot import RankSample
 from stallwatch.node import rank_files, untrusted
 from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory, namespace_of
 
-# Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1762, #1996).
-SAFE_VERSION = (2, 28, 9)
+# Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1996). Where ranks of a
+# communicator do not answer it read beyond its memory, in one of the job's processes (nccl#1762, "the fix was included in
+# NCCL 2.29.2"; so it is in src/ras/client_support.cc of 2.28.9 and of 2.29.2).
+SAFE_VERSION = (2, 29, 2)
+_SAFE = ".".join(map(str, SAFE_VERSION))
 _DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
 _MAPS_LIMIT_BYTES = 8 << 20
 _FACTS_LIMIT_BYTES = 1 << 20
@@ -34,7 +37,7 @@ def ras_ask(sample: RankSample, mode: str) -> RasAsk:
     if environment.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         raise NotCaptured("RAS is off: NCCL_RAS_ENABLE=0", "Unset it; RAS costs nothing while nobody asks.")
     if mode != "always":
-        _check_version(nccl_version(sample))
+        check_version(nccl_version(sample))
     address = environment.get("NCCL_RAS_ADDR", "").strip() or _DEFAULT_ADDRESS
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -72,15 +75,16 @@ def _holds(pid: int, sockets: Container[str]) -> bool:
     return False
 
 
-def _check_version(version: str) -> None:
+def check_version(version: str) -> None:
+    """Given NCCL's version, "" where it is not known, raise NotCaptured where its service must not be asked."""
     if not version:
         raise NotCaptured(
-            "the NCCL of its process is not known, and versions before 2.28.9 may crash when they are asked",
+            f"the NCCL of its process is not known, and versions before {_SAFE} may crash when they are asked",
             'capture.nccl_ras = "always" asks all the same.',
         )
     if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
         raise NotCaptured(
-            f"NCCL {version} may crash its job when it is asked; 2.28.9 and later are asked",
+            f"NCCL {version} may crash its job when it is asked; {_SAFE} and later are asked",
             'Update NCCL, or set capture.nccl_ras = "always".',
         )
 

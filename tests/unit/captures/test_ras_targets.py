@@ -1,0 +1,31 @@
+"""Which NCCL may be asked for its RAS report without harm to the job that it serves."""
+
+import pytest
+
+from stallwatch.captures.folder import NotCaptured
+from stallwatch.captures.ras_targets import SAFE_VERSION, check_version
+from stallwatch.config_sections import CaptureSection
+from stallwatch.doctor import data
+from stallwatch.doctor.frameworks.versions import Bug
+from stallwatch.doctor.version_numbers import in_range
+
+
+@pytest.mark.parametrize("version", ["2.24.3", "2.26.2", "2.27.7", "2.28.9", ""])
+def test_a_version_whose_report_reads_beyond_its_memory_is_not_asked(version: str) -> None:
+    """rasClientRunComms steps over the ranks of a communicator and not over those that are missing, to 2.28.9."""
+    with pytest.raises(NotCaptured) as refused:
+        check_version(version)
+    assert "2.29.2" in str(refused.value)
+
+
+@pytest.mark.parametrize("version", ["2.29.2", "2.29.7", "2.30.7", "2.32.3"])
+def test_later_versions_are_asked(version: str) -> None:
+    check_version(version)
+
+
+def test_the_doctor_and_the_configuration_name_the_same_version() -> None:
+    safe = ".".join(map(str, SAFE_VERSION))
+    bugs = [bug for bug in data.entries("bugs.toml", "bug", Bug) if "RAS" in bug.seen]
+    assert [in_range("2.28.9", bug.first, bug.fixed) for bug in bugs] == [True]
+    assert bugs[0].fixed == safe
+    assert safe in str(CaptureSection.__annotations__["nccl_ras"])
