@@ -18,8 +18,8 @@ from stallwatch.node import rank_files, untrusted
 from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory, namespace_of
 
 # Asked below this version the service crashed jobs, and crashed by itself (nccl#1669, #1718, #1996). Where ranks of a
-# communicator do not answer it read beyond its memory, in one of the job's processes (nccl#1762, "the fix was included in
-# NCCL 2.29.2"; so it is in src/ras/client_support.cc of 2.28.9 and of 2.29.2).
+# communicator do not answer it read beyond its memory, in one of the job's processes (nccl#1762, "the fix was included
+# in NCCL 2.29.2"; so it is in src/ras/client_support.cc of 2.28.9 and of 2.29.2).
 SAFE_VERSION = (2, 29, 2)
 _SAFE = ".".join(map(str, SAFE_VERSION))
 _DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own

@@ -81,7 +81,8 @@ def test_conflicts_two_nccls_and_a_preloaded_one_are_told(node: Node) -> None:
     ("torch", "nccl", "variables", "source"),
     [
         ("2.7.0", "2.26.2", {}, "pytorch#154055"),
-        ("2.11.0", "2.29.2", {}, "nccl#2353"),
+        ("2.11.0", "2.28.9", {}, "nccl#1762"),
+        ("2.8.0", "2.27.3", {}, "large scale"),
         ("2.7.1", "2.25.1", {}, "pytorch#149351"),
         ("2.2.0", "2.19.3", {}, "nccl#1116"),
         ("2.0.1", "2.14.3", {"CUDA_LAUNCH_BLOCKING": "1"}, "nccl#750"),
@@ -99,16 +100,21 @@ def test_versions_with_bugs_that_hang_are_told(
 def test_nvls_counts_on_gpus_that_have_it(node: Node) -> None:
     old = FakeTraining(training("2.0.0", "2.17.1"))
     hopper, ampere = FakeGpus(gpus()), FakeGpus(gpus({"compute_capability": (8, 0)}, {"compute_capability": (8, 0)}))
-    assert one(KnownBugs().look(node.around(training=old, gpus=hopper))).source == "JAX-Toolbox#331"
-    assert KnownBugs().look(node.around(training=old, gpus=ampere)) == ()
+    told = [
+        any("JAX-Toolbox#331" in found.source for found in KnownBugs().look(node.around(training=old, gpus=here)))
+        for here in (hopper, ampere)
+    ]
+    assert told == [True, False]
 
 
 @pytest.mark.parametrize(("machine", "told"), [("aarch64", True), ("x86_64", False)])
+@pytest.mark.parametrize("nccl", ["2.28.9", "2.29.2"])
 def test_a_bug_of_one_kind_of_processor_is_told_on_such_nodes(
-    node: Node, monkeypatch: pytest.MonkeyPatch, machine: str, told: bool
+    node: Node, monkeypatch: pytest.MonkeyPatch, machine: str, told: bool, nccl: str
 ) -> None:
+    """x86's compare-and-swap never fails without a reason: 2.29.2 has nothing there that 2.29.3 has not."""
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    found = KnownBugs().look(node.around(training=FakeTraining(training("2.12.0", "2.28.9"))))
+    found = KnownBugs().look(node.around(training=FakeTraining(training("2.12.0", nccl))))
     assert any("nccl#2353" in record.source for record in found) == told
 
 
