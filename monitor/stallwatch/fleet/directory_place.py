@@ -17,7 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stallwatch.fleet.place import (
     CLAIM_SECONDS,
@@ -208,9 +208,14 @@ class DirectoryPlace:
             _create(self._folder(key) / "closed", b"")
 
     def leave(self, key: Key, node: str) -> None:
-        """Remove this node's files; the last one closes it."""
+        """Remove this node's files; the last one closes it. Nothing of it is remembered here, whether the place answers
+        or not."""
+        self._touched.pop((key, node), None)
+        claims: tuple[dict[tuple[Key, int], Any], ...] = (self._beats, self._counters, self._claimed)
+        for of_claim in claims:
+            for claim in [one for one in of_claim if one[0] == key]:
+                del of_claim[claim]
         with self._problems():
-            self._touched.pop((key, node), None)
             for folder in ("members", "summaries"):
                 (self._folder(key) / folder / _file_of(node)).unlink(missing_ok=True)
             if not self._is_looked_at(self._folder(key), LEFT_SECONDS):

@@ -102,3 +102,19 @@ def test_an_incident_that_all_have_deserted_is_not_joined(tmp_path: Path) -> Non
     for path in (*(tmp_path / JOB / "1").rglob("*"), tmp_path / JOB / "1"):
         os.utime(path, (1, 1))
     assert place.join(JOB, "node1") == 2
+
+
+def test_of_an_incident_that_a_node_has_left_nothing_is_kept(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    here, there = DirectoryPlace(tmp_path), DirectoryPlace(tmp_path)
+    for number in range(3):
+        key = Key(f"job-{number}", here.join(f"job-{number}", "node0"))
+        assert there.join(key.job, "node1") == key.ordinal
+        generation = here.claim(key, "node0")
+        assert here.renew(key, "node0", generation)
+        assert (here.claim(key, "node0"), there.claim(key, "node1")) == (0, 0)
+        there.leave(key, "node1")
+        here.leave(key, "node0")
+    kept = [(name, one) for place in (here, there) for name, one in vars(place).items() if isinstance(one, dict)]
+    assert len(kept) > 4
+    assert [name for name, one in kept if one] == []
