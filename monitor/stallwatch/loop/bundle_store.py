@@ -17,6 +17,7 @@ from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 
 _MOST_AWAY = 20  # it is memory; some MB each
+_MOST_UNSAVED = 256  # each with its report; of a disk that answers no more for days the latest are written down
 _HOME_TICKS = 10  # between attempts to bring something home: it may be large, and the disk only just alive
 
 
@@ -60,7 +61,10 @@ class BundleStore:
 
     def save(self, incident: Incident) -> bool:
         """Write incident.json where its bundle lies. What cannot be saved is kept for `catch_up`."""
+        self._unsaved.pop(incident.incident_id, None)
         self._unsaved[incident.incident_id] = incident
+        while len(self._unsaved) > _MOST_UNSAVED:
+            del self._unsaved[next(iter(self._unsaved))]
         self._store_of(incident).save(incident)
         del self._unsaved[incident.incident_id]
         if incident.incident_id in self._away:

@@ -1,18 +1,24 @@
 """A state directory whose disk does not answer: the loop goes on, says so, and catches up."""
 
+import contextlib
 import errno
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from stallwatch.config import Config
 from stallwatch.config_sections import DaemonSection
 from stallwatch.incidents.store import IncidentStore, Left
+from stallwatch.loop import bundle_store
+from stallwatch.loop.bundle_store import BundleStore
+from stallwatch.loop.stage_guard import StageGuard
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
 from stallwatch.node.disk import DiskHangs
 from tests.builders.running_job import four, job_run
 from tests.unit.loop.fakes import Bench, FakeStarter
+from tests.unit.outputs.reports import incident
 
 HANG = job_run(four(stuck_at=20.3), 60)
 
@@ -159,3 +165,19 @@ def test_what_the_last_daemon_left_is_taken_over_when_the_disk_answers(tmp_path:
     store.dead = False
     bench.run(10)
     assert [incident.incident_id for incident in bench.latest.incidents] == [told.incident_id]
+
+
+def test_of_a_disk_that_does_not_answer_for_days_so_many_incidents_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits with its whole report, and jobs go on dying; those of now are written down once it answers."""
+    monkeypatch.setattr(bundle_store, "_MOST_UNSAVED", 3)
+    store = DeadStore(tmp_path)
+    bundles = BundleStore(store, None, StageGuard())
+    many = [incident(incident_id=f"job-{number}-0123abcd-1", bundle=str(tmp_path)) for number in range(5)]
+    for one in many:
+        with contextlib.suppress(OSError):
+            bundles.save(one)
+    store.dead = False
+    bundles.catch_up(())
+    assert names_in(store.folder) == {one.incident_id for one in many[2:]}
