@@ -266,9 +266,12 @@ def _has_fault(node: NodeEvidence, ends: list[ProcessLook]) -> bool:
     a GPU's channels are cleared away because a process was ended (XID 43, 45)."""
     pids = {end.pid for end in ends} - {None}
     first_ns = min((end.ended_ns for end in ends if end.ended_ns is not None), default=None)
+    # Their cgroups have counted no kill for memory: that of a process that is none of theirs was another job's.
+    spared = all(end.exit_signal == SIGKILL and end.out_of_memory is False for end in ends)
     return any(
         event.kind in ("xid", "sxid", "off_bus", "oom_kill")
         and event.xid not in FOLLOW_ON
+        and not (spared and event.kind == "oom_kill" and event.pid not in {*pids, None})
         and (
             event.pid in pids
             or event.seconds is None

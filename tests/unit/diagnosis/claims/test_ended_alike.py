@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import NodeEvidence
@@ -59,6 +60,29 @@ def test_what_the_kernel_told_long_before_or_because_of_the_end_ended_no_job(eve
     node = NodeEvidence("node0", (0, 1, 2, 3), kernel_events=(event,))
     ranks = [ended(rank, 9005 + rank / 5, exit_signal=9) for rank in range(4)]
     assert judge(evidence(*ranks, nodes=(node,))).verdicts[0].cause == cause
+
+
+@pytest.mark.parametrize(
+    ("known", "pid", "cause"),
+    [
+        ((False,) * 4, 9, "job_ended"),
+        ((False, False, None, False), 9, "rank_exited"),  # one may have gone with it
+        ((False,) * 4, 1002, "rank_exited"),  # it was a rank, whatever its cgroup counts
+        ((False,) * 4, None, "rank_exited"),
+    ],
+)
+def test_a_kill_for_memory_of_another_job_s_process_ended_no_rank_whose_cgroup_counts_none(
+    known: tuple[bool | None, ...], pid: int | None, cause: str
+) -> None:
+    """Seen where a test of the same machine ran out of its memory some seconds before the job was ended by hand."""
+    event = KernelEvent("oom_kill", "oom-kill: task=python", 1, seconds=9000.0, pid=pid)
+    node = NodeEvidence("node0", (0, 1, 2, 3), kernel_events=(event,))
+    told = evidence(*[ended(rank, 9005 + rank / 5, exit_signal=9) for rank in range(4)], nodes=(node,))
+    ranks = (
+        replace(rank, processes=tuple(replace(look, out_of_memory=memory) for look in rank.processes))
+        for rank, memory in zip(told.ranks, known, strict=True)
+    )
+    assert judge(replace(told, ranks=tuple(ranks))).verdicts[0].cause == cause
 
 
 def test_a_job_that_was_asked_to_end_is_nobodys_fault_however_its_ranks_took_it() -> None:
