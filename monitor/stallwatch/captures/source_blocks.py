@@ -1,4 +1,5 @@
-"""The blocks of Python code that a line stands in, by its indentation: loops, conditions, handlers of exceptions.
+"""The blocks of Python code that a line stands in, by its indentation: loops, conditions, handlers of exceptions; and
+which lines before it gave what it waits for.
 
 By indentation and not by a parser: another Python may have written the file, and nothing that it holds can hurt.
 """
@@ -14,6 +15,15 @@ _CLOSES = re.compile(r"[)\]}]")
 _ENDS = ("def", "class")  # what lies around a function is another frame's
 _KEPT = frozenset({"for", "while", "if", "elif", "else", "except", "finally"})
 _HEADER_CHARACTERS = 120
+_WAITED_FOR = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?\.wait\s*\(")
+_GIVES = (
+    r"(?:^|[;(])\s*{0}\s*(?::[^=]*)?\+?=(?!=)|\b{0}\.(?:append|extend)\s*\("
+    r"|\b(?:async\s+)?for\b[^:]*\b{0}\b[^:]*\bin\b"
+)
+_TAKES_FROM = re.compile(r"\bin\s+(?:\w+\s*\(\s*)?([A-Za-z_]\w*)\s*[,):\]]")
+_MOST_GIVEN = 4  # lines
+_MOST_CONTINUED = 12  # lines of one call
+_GIVEN_CHARACTERS = 400
 
 
 def blocks_around(lines: Sequence[str], number: int) -> tuple[SourceBlock, ...]:
@@ -52,3 +62,41 @@ def _block(kind: str, number: int, line: str) -> SourceBlock:
 def _indentation(line: str) -> int:
     expanded = line.expandtabs(8)
     return len(expanded) - len(expanded.lstrip())
+
+
+def given_before(lines: Sequence[str], number: int) -> tuple[str, ...]:
+    """Given a file's lines and a number from 1: where that line waits for something (`request.wait()`), return the
+    lines of its function that gave it, nearest first: `for request in requests:`, `requests = [dist.irecv(…)]`."""
+    found = _WAITED_FOR.search(lines[number - 1]) if 1 <= number <= len(lines) else None
+    if found is None:
+        return ()
+    names, given = [found[1]], dict[int, str]()
+    first = _function_begins(lines, number)
+    for place in range(number - 1, first - 1, -1):
+        text = lines[place]
+        if text.lstrip().startswith("#") or not any(re.search(_GIVES.format(re.escape(name)), text) for name in names):
+            continue
+        given[place] = _whole(lines, place)
+        # What a loop goes through was made before it; names are few, for a line of each is kept.
+        names += [one for one in _TAKES_FROM.findall(text) if one not in names]
+    return tuple(given.values())[:_MOST_GIVEN]
+
+
+def _function_begins(lines: Sequence[str], number: int) -> int:
+    """The index of the header of the function around a line, 0 where it is in none."""
+    depth = _indentation(lines[number - 1])
+    for place in range(number - 2, -1, -1):
+        match = _HEADER.match(lines[place].strip())
+        if match is not None and match[1] == "def" and _indentation(lines[place]) < depth:
+            return place
+    return 0
+
+
+def _whole(lines: Sequence[str], place: int) -> str:
+    """A line with those in which its call goes on, until its brackets are closed."""
+    text = ""
+    for line in lines[place : place + _MOST_CONTINUED]:
+        text = f"{text} {line.strip()}".strip()
+        if sum(map(text.count, "([{")) <= sum(map(text.count, ")]}")):
+            break
+    return text[:_GIVEN_CHARACTERS]

@@ -104,6 +104,17 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
             lines.setdefault((frame.file, frame.line), []).append(rank)
         return dict(sorted(lines.items(), key=lambda item: -len(item[1])))
 
+    @property
+    def in_the_one_call(self) -> set[int]:
+        """Where stacks alone show all ranks in communication: those in the only collective, from the only line; empty
+        where there are several."""
+        calls = [
+            ranks
+            for ranks in self.by_stacks_alone.values()
+            if not any((a := self.case.activity(r)).call.is_transfer or a.place.in_store_or_init for r in ranks)
+        ]
+        return set(calls[0]) if len(calls) == 1 else set()
+
     @cached_property
     def logged_blame(self) -> Blame | None:
         """What explains the waits that NCCL's watchdogs printed, where no recorder or stack shows who waits."""

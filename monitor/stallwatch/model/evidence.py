@@ -297,6 +297,7 @@ class SourceLine(msgspec.Struct, frozen=True):
     line: int
     text: str
     blocks: tuple[SourceBlock, ...] | None = None  # outermost first; None: not looked for
+    given: tuple[str, ...] = ()  # lines before it that gave what it waits for, nearest first
 
 
 class RankEvidence(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.captures.source_blocks import blocks_around
+from stallwatch.captures.source_blocks import blocks_around, given_before
 
 SOURCE = """
 def train(loader):
@@ -60,3 +60,60 @@ def test_a_block_is_known_by_the_line_of_its_header() -> None:
 @pytest.mark.parametrize("number", [0, -3, 10_000])
 def test_a_line_that_is_not_there_stands_in_nothing(number: int) -> None:
     assert blocks_around(SOURCE, number) == ()
+
+
+WAITS = """
+reqs = other()
+
+def exchange(ops):
+    reqs = dist.batch_isend_irecv(ops)
+    for req in reqs:
+        req.wait()
+
+def gather(parts):
+    work = dist.all_gather(parts, async_op=True)
+    # work = dist.irecv(parts)
+    work.wait()
+    works = [
+        dist.isend(parts[0], 1),
+        dist.irecv(parts[1], 1),
+    ]
+    works.append(dist.isend(parts[2], 1))
+    for number, one in enumerate(works):
+        def never():
+            one = dist.broadcast(parts)
+        one.wait()
+    handles: list[Work] = []
+    handles += [dist.irecv(parts[3])]
+    [handle.wait() for handle in handles]
+    event == work; event.wait(3)
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("req.wait()", ("for req in reqs:", "reqs = dist.batch_isend_irecv(ops)")),
+        ("work.wait()", ("work = dist.all_gather(parts, async_op=True)",)),
+        (
+            "[handle.wait() for handle in handles]",
+            ("[handle.wait() for handle in handles]", "handles += [dist.irecv(parts[3])]", "handles: list[Work] = []"),
+        ),
+        ("event == work; event.wait(3)", ()),
+        ("def never():", ()),
+    ],
+)
+def test_what_is_waited_for_is_followed_to_the_lines_that_gave_it(text: str, given: tuple[str, ...]) -> None:
+    number = next(place for place, line in enumerate(WAITS, 1) if line.strip() == text)
+    assert given_before(WAITS, number) == given
+
+
+def test_a_call_over_several_lines_is_given_whole() -> None:
+    number = next(place for place, line in enumerate(WAITS, 1) if line.strip() == "one.wait()")
+    assert given_before(WAITS, number) == (
+        "one = dist.broadcast(parts)",
+        "for number, one in enumerate(works):",
+        "works.append(dist.isend(parts[2], 1))",
+        "works = [ dist.isend(parts[0], 1), dist.irecv(parts[1], 1), ]",
+    )
+    assert given_before(WAITS, 0) == given_before(WAITS, 1000) == ()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, post_transfers
 from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.diagnosis.recorder.signature import names_transfer
@@ -192,6 +192,7 @@ class RankActivity(msgspec.Struct, frozen=True):
 
 
 UNNAMED_TRANSFER = "p2p"
+_WAITS = "waits for a collective"
 
 
 def with_transfer(activity: RankActivity, summary: RankSummary) -> RankActivity:
@@ -200,12 +201,27 @@ def with_transfer(activity: RankActivity, summary: RankSummary) -> RankActivity:
     waits = bool(call.in_collective) and not call.collective and not place.in_store_or_init
     if not waits or summary.backends != ("gloo",) or not summary.streams or summary.pending:
         return activity
-    if place.detail and place.detail != "waits for a collective":
+    if place.detail and place.detail != _WAITS:
         return activity  # a pipeline stage, the backward pass: the stack has said more already
+    return _in_transfer(activity)
+
+
+def _with_transfer_by_source(activity: RankActivity, sources: tuple[SourceLine, ...]) -> RankActivity:
+    """Given what a rank does and the lines that were read, name the wait of a `request.wait()` where these tell that it
+    is for a send or a receive."""
+    place, call = activity.place, activity.call
+    if not call.in_collective or call.collective or place.detail != _WAITS or not place.stack:
+        return activity
+    own = [line for line in sources if (line.file, line.line) == (place.stack[0].filename, place.stack[0].line)]
+    texts = [text for line in own for text in (line.text, *line.given, *(b.text for b in (line.blocks or ())[-1:]))]
+    return _in_transfer(activity) if post_transfers(texts) else activity
+
+
+def _in_transfer(activity: RankActivity) -> RankActivity:
     return replace(
         activity,
-        place=replace(place, detail="waits for a send or receive"),
-        call=replace(call, collective=UNNAMED_TRANSFER),
+        place=replace(activity.place, detail="waits for a send or receive"),
+        call=replace(activity.call, collective=UNNAMED_TRANSFER),
     )
 
 
@@ -285,6 +301,7 @@ def with_scene(activity: RankActivity, rank: RankEvidence, ident: str) -> RankAc
         place=replace(activity.place, blocks=blocks, polls=_polls(activity.place.stack, activity.place.detail, blocks)),
         exceptions=replace(activity.exceptions, logged_beside=None if activity.end.gone else _logged_beside(rank)),
     )
+    activity = _with_transfer_by_source(activity, rank.sources)
     scene = max(rank.scenes, key=lambda scene: (scene.look, scene.source), default=None)
     if scene is None or activity.end.gone:
         return activity

@@ -25,7 +25,7 @@ from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.formats.log_mismatch import Refusal, refusal_of
 from stallwatch.formats.operation_names import operation_name
-from stallwatch.model.verdict import Fact, Mismatch, Rejected
+from stallwatch.model.verdict import Fact, Frame, Mismatch, Rejected
 
 _SIGABRT = 6
 _MOST_FACTS = 6
@@ -258,6 +258,8 @@ def called_elsewhere(analysis: Analysis) -> Saying:
     most, few = [*analysis.by_stacks_alone.values(), [], []][:2]
     if not analysis.hangs or not few or len(analysis.by_stacks_alone) > 2 or len(most) <= len(few):
         return None
+    if analysis.in_the_one_call == set(most) and all(case.activity(rank).place.where == "store" for rank in few):
+        return _wait_for_a_key(analysis, few, most)
     calls = [{case.activity(rank).call.collective for rank in ranks} for ranks in (most, few)]
     found_in = [case.activity(rank) for rank in case.observed]
     # Stages of a pipeline stand at lines of their own by design; who makes a group waits for whoever comes.
@@ -269,12 +271,17 @@ def called_elsewhere(analysis: Analysis) -> Saying:
     assert expected is not None
     assert found is not None
     stands = "stands" if len(few) == 1 else "stand"
+    groups = [_group_given(case.activity(ranks[0]).place.frame) for ranks in (few, most)]
+    # One operation, called from two lines, would have ended in one group.
+    apart = expected == found and "" not in groups and groups[0] != groups[1]
+    of = [f" of {group}" if apart else "" for group in groups]
+    here, there = f"{named(few)} {stands} in {found}{of[0]}", f"{named(most)}, in {expected}{of[1]}"
     return Claim(
-        cause="collective_mismatch",
+        cause="group_order" if apart else "collective_mismatch",
         culprits=tuple(sorted(few)),
         confidence="possible",
         because=(
-            Fact(f"{named(few)} {stands} in {found} at another line than {named(most)}, in {expected}", "py-spy"),
+            Fact(f"{here} at another line than {there}", "py-spy"),
             *waiting_facts(analysis),
             *activity_facts(analysis, few),
         ),
@@ -284,6 +291,32 @@ def called_elsewhere(analysis: Analysis) -> Saying:
         missing=("what each rank called last: stallwatch.attach() lets the flight recorder be read",),
         ends_by_itself="first_use",  # of another group, which makes its members wait for each other
     )
+
+
+def _wait_for_a_key(analysis: Analysis, few: Sequence[int], most: Sequence[int]) -> Claim:
+    """They wait in the store, by a call of their own that makes no group: for a key that none of the others can set."""
+    waits = "waits" if len(few) == 1 else "wait"
+    return Claim(
+        cause="not_entered",
+        culprits=tuple(sorted(few)),
+        confidence="possible",
+        because=(
+            Fact(f"{named(few)} {waits} in the store, and {named(most)} in the one collective", "py-spy"),
+            *waiting_facts(analysis),
+            *activity_facts(analysis, few),
+        ),
+        where="store",
+        operation=analysis.case.activity(most[0]).call.collective,
+    )
+
+
+_GROUP_GIVEN = re.compile(r"\b(?:process_)?group\s*=\s*([^,()]+)")
+
+
+def _group_given(frame: Frame | None) -> str:
+    """How the line of a call names its group, "" where it does not."""
+    found = _GROUP_GIVEN.search((frame.source or "") if frame else "")
+    return found[1].strip() if found else ""
 
 
 # Members of a group wait in one rooted collective and name different roots: each waits for another's data. No recorder

@@ -285,7 +285,8 @@ def unrecorded(analysis: Analysis) -> Saying:
         for rank in analysis.case.observed
         if rank not in analysis.waiting and not analysis.case.activity(rank).known
     }
-    roots = {rank for rank, _ in analysis.roots.absent} - unseen if analysis.graph.waits else stands
+    absent = {rank for rank, _ in analysis.roots.absent} - unseen
+    roots = absent if analysis.graph.waits else stands - analysis.in_the_one_call
     others = set(analysis.case.observed) - set(analysis.waiting) - unseen
     perhaps = set(analysis.graph.perhaps)
     if not roots or not roots <= stands | perhaps or others:
@@ -308,10 +309,10 @@ def unrecorded(analysis: Analysis) -> Saying:
         {blocker.rank for blocker in analysis.graph.blockers[wait.point] if blocker.strength < Strength.SUPPOSED}
         for wait in analysis.graph.waits
     ]
-    elsewhere = set(analysis.case.world) - {wait.rank for wait in analysis.graph.waits} - set(transfers)
+    inside = {wait.rank for wait in analysis.graph.waits} | analysis.in_the_one_call
+    elsewhere = set(analysis.case.world) - inside - set(transfers)
     both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not elsewhere
     connects = all(_connects(analysis, rank) for rank in transfers)
-    unknown = "the peers of the sends and receives: gloo does not record them"
     return Claim(
         cause="p2p_unmatched",
         culprits=tuple(transfers) if both else (),
@@ -323,8 +324,8 @@ def unrecorded(analysis: Analysis) -> Saying:
         ),
         where="collective",
         operation=analysis.case.activity(transfers[0]).call.collective,
-        missing=() if connects else (unknown,),
-        ends_by_itself="first_use" if connects else None,
+        missing=() if connects else ("the peers of the sends and receives: gloo does not record them",),
+        ends_by_itself="first_use" if connects or analysis.by_stacks_alone else None,  # which back end?
         steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
     )
 

@@ -2,6 +2,7 @@
 the text of its line says."""
 
 import re
+from collections.abc import Collection
 from enum import Enum
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -161,6 +162,17 @@ _HANDS_OVER = re.compile(r"(?:^|=\s*|\breturn\s+)(?:\w*group|\w*pg)\.[a-z_]+\s*\
 def hands_over(text: str | None) -> bool:
     """Whether the line hands an operation to its process group: who stands there has not issued it yet."""
     return bool(text and _HANDS_OVER.search(text))
+
+
+_POSTS_TRANSFER = re.compile(r"\b(?:batch_isend_irecv|i?send|i?recv|P2POp)\s*\(")
+_POSTS_COLLECTIVE = re.compile(
+    r"\b(?:(?:all_)?reduce|reduce_scatter|(?:all_)?gather|scatter|broadcast|barrier|all_to_all)\w*\s*\("
+)
+
+
+def post_transfers(texts: Collection[str]) -> bool:
+    """Whether lines post sends or receives, and no collective."""
+    return any(map(_POSTS_TRANSFER.search, texts)) and not any(map(_POSTS_COLLECTIVE.search, texts))
 
 
 def is_bounded(text: str | None) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.evidence import CodeFrame, SourceBlock, SourceLine
 from stallwatch.model.verdict import Verdict
 from tests.builders.job import IN_RECV, SLEEPS, Rank, evidence
 
@@ -15,12 +15,14 @@ def _inside(call: str, line: int) -> tuple[CodeFrame, ...]:
     return (CodeFrame(call, _C10D, 3000), CodeFrame("step", "/srv/job/train.py", line), SLEEPS[-1])
 
 
-def _judged(*stacks: tuple[CodeFrame, ...], looks: int = 2) -> Verdict:
+def _judged(*stacks: tuple[CodeFrame, ...], looks: int = 2, sources: tuple[SourceLine, ...] = ()) -> Verdict:
     ranks = [
         Rank(rank, dumped=False, frames=frames, wchan="futex_do_wait", backend="gloo", looks=looks)
         for rank, frames in enumerate(stacks)
     ]
-    return judge(replace(evidence(*ranks), looks=looks)).verdicts[0]
+    seen = evidence(*ranks)
+    seen = replace(seen, looks=looks, ranks=tuple(replace(rank, sources=sources) for rank in seen.ranks))
+    return judge(seen).verdicts[0]
 
 
 REDUCES, GATHERS, REDUCES_LATER = _inside("all_reduce", 10), _inside("all_gather", 12), _inside("all_reduce", 20)
@@ -57,3 +59,98 @@ def test_nobody_is_named_where_there_is_no_one_other_place(stacks: tuple[tuple[C
 
 def test_one_look_shows_no_standstill() -> None:
     assert _judged(REDUCES, GATHERS, REDUCES, REDUCES, looks=1).culprits == ()
+
+
+_WAIT = (CodeFrame("exchange", "/srv/job/halo.py", 18), CodeFrame("train", "/srv/job/train.py", 25), SLEEPS[-1])
+_LINE = SourceLine("/srv/job/halo.py", 18, "work.wait()", ())
+_LOOP = SourceBlock("for", 17, "for work in dist.batch_isend_irecv(batch):")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        replace(_LINE, blocks=(_LOOP,)),
+        replace(_LINE, text="dist.irecv(halo, behind).wait()"),
+        replace(_LINE, given=("for work in works:", "works = [dist.isend(edge, 1), dist.irecv(halo, 1)]")),
+    ],
+    ids=["loop", "line", "given"],
+)
+@pytest.mark.parametrize("others", [REDUCES, _inside("broadcast", 10)])
+def test_whom_all_others_wait_for_stands_in_a_message(line: SourceLine, others: tuple[CodeFrame, ...]) -> None:
+    """One rank has a receive too many in a batch, or its peer has left a send out: who, the stacks do not tell."""
+    verdict = _judged(others, others, others, _WAIT, sources=(line,))
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("p2p_unmatched", (), "possible")
+    assert "Look at rank 3's sends and receives at /srv/job/halo.py:18" in verdict.next_steps[0]
+    assert verdict.ends_by_itself == "first_use", "under NCCL a pair connects at its first message"
+
+
+def test_two_that_stand_in_messages_while_all_others_wait_for_both_may_be_its_two_ends() -> None:
+    receives, sends = _inside("recv", 30), _inside("recv", 34)
+    assert _judged(receives, sends, REDUCES, REDUCES).culprits == (0, 1)
+    assert _judged(receives, sends, GATHERS, REDUCES).culprits == ()
+    assert _judged(receives, sends, sends, REDUCES).culprits == ()
+
+
+@pytest.mark.parametrize(
+    ("stacks", "given"),
+    [
+        ((REDUCES, REDUCES, REDUCES, _WAIT), ()),  # the line does not tell
+        ((REDUCES, REDUCES, REDUCES, _WAIT), ("work = dist.all_reduce(loss, async_op=True)",)),
+        ((REDUCES, REDUCES, REDUCES, _WAIT), ("work = dist.irecv(halo, 1)", "work = dist.broadcast(halo)")),
+        ((REDUCES, REDUCES, GATHERS, _WAIT), ("work = dist.irecv(halo, 1)",)),  # and who differs besides
+        ((_inside("barrier", 9), _inside("new_group", 9), REDUCES, _WAIT), ("work = dist.irecv(halo, 1)",)),
+    ],
+)
+def test_a_message_is_told_only_where_it_is_known_and_all_others_stand_at_one_call(
+    stacks: tuple[tuple[CodeFrame, ...], ...], given: tuple[str, ...]
+) -> None:
+    assert _judged(*stacks, sources=(replace(_LINE, given=given),)).cause != "p2p_unmatched"
+
+
+_KEY = SourceLine("/srv/job/halo.py", 18, 'store.wait(["evaluated"], timedelta(hours=1))', ())
+
+
+def test_who_waits_for_a_key_while_all_others_stand_in_one_collective_has_not_entered_it() -> None:
+    verdict = _judged(REDUCES, REDUCES, REDUCES, _WAIT, sources=(_KEY,))
+    assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (3,), "store")
+    assert (verdict.confidence, verdict.waiting) == ("possible", "0-2")
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        (REDUCES, REDUCES, _WAIT, _WAIT),  # as many wait for a key, perhaps of each other
+        (REDUCES, GATHERS, REDUCES, _WAIT),
+        (_inside("recv", 10), _inside("recv", 10), _inside("recv", 10), _WAIT),
+        (_WAIT, _WAIT, _WAIT, REDUCES),
+    ],
+)
+def test_who_waits_for_a_key_is_named_only_where_all_others_stand_in_one_collective(
+    stacks: tuple[tuple[CodeFrame, ...], ...],
+) -> None:
+    assert _judged(*stacks, sources=(_KEY,)).culprits == ()
+
+
+def _texts(mine: str, theirs: str) -> tuple[SourceLine, ...]:
+    return (SourceLine("/srv/job/train.py", 20, mine, ()), SourceLine("/srv/job/train.py", 10, theirs, ()))
+
+
+def test_one_operation_at_two_lines_with_other_groups_is_an_order_of_groups() -> None:
+    texts = _texts("dist.all_reduce(counts, group=count_group)", "dist.all_reduce(losses, group=loss_group)")
+    verdict = _judged(REDUCES, REDUCES, REDUCES, REDUCES_LATER, sources=texts)
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("group_order", (3,), "possible")
+    assert "count_group" in verdict.because[0].fact
+    assert "loss_group" in verdict.because[0].fact
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ("dist.all_reduce(counts, group=self.group)", "dist.all_reduce(losses, group=self.group)"),
+        ("dist.all_reduce(counts)", "dist.all_reduce(losses)"),
+        ("dist.all_reduce(counts)", "dist.all_reduce("),
+    ],
+)
+def test_where_the_lines_name_no_other_group_it_is_another_operation(mine: str, theirs: str) -> None:
+    verdict = _judged(REDUCES, REDUCES, REDUCES, REDUCES_LATER, sources=_texts(mine, theirs))
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (3,))
