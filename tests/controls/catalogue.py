@@ -24,6 +24,7 @@ PROGRAMS = tuple(
         "training_reported",
         "training_in_the_field",
         "training_between_steps",
+        "training_with_helpers",
     )
 )
 HANGS = tuple(
@@ -39,6 +40,7 @@ HANGS = tuple(
         "hangs_reported",
         "hangs_in_the_field",
         "hangs_in_callbacks",
+        "hangs_of_helpers",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only

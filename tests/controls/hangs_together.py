@@ -134,7 +134,7 @@ def pipeline_s_last_stage() -> None:
         if RANK > 0:
             dist.recv(activation, RANK - 1)
         time.sleep(0.02)
-        if RANK == 3 and number == 100:
+        if RANK == 3 and number == WARM_UP + 20:
             _STUCK.wait()  # here
         if RANK < WORLD - 1:
             dist.send(activation, RANK + 1)
@@ -176,9 +176,9 @@ def before_the_model_is_wrapped() -> None:
 def in_the_middle_of_a_backward() -> None:
     """Rank 1 stands in a hook of its own while the others reduce their gradients."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
-    for number in range(200):
+    for number in range(WARM_UP + 120):
         loss = model(torch.randn(4, 32, device=DEVICE)).sum()
-        if RANK == 1 and number == 80:
+        if RANK == 1 and number == WARM_UP:
             loss.register_hook(_stand)
         time.sleep(0.05)
         loss.backward()

@@ -28,7 +28,13 @@ STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
 LATER_SECONDS = STRIKE_SECONDS + float(os.environ.get("CONTROL_SECONDS", "18"))
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 # A rank without a hook is found by the variables with which its process was started.
-BY_TORCHRUN = ("culprit_has_no_hook", "rank_0_alone_has_a_hook", "one_rank_has_no_hook")
+BY_TORCHRUN = (
+    "culprit_has_no_hook",
+    "rank_0_alone_has_a_hook",
+    "one_rank_has_no_hook",
+    "agent_is_stopped_and_continued",  # the agent is its parent, and has its store
+    "agent_that_has_the_store_is_stopped",
+)
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 
 
