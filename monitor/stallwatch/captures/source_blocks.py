@@ -1,5 +1,5 @@
 """The blocks of Python code that a line stands in, by its indentation: loops, conditions, handlers of exceptions; and
-which lines before it gave what it waits for.
+which lines before it gave what it waits for, and which call to other ranks each round makes.
 
 By indentation and not by a parser: another Python may have written the file, and nothing that it holds can hurt.
 """
@@ -21,6 +21,11 @@ _GIVES = (
     r"|\b(?:async\s+)?for\b[^:]*\b{0}\b[^:]*\bin\b"
 )
 _TAKES_FROM = re.compile(r"\bin\s+(?:\w+\s*\(\s*)?([A-Za-z_]\w*)\s*[,):\]]")
+_COMMUNICATES = re.compile(
+    r"\b(?:all_reduce|reduce_scatter|all_gather|broadcast|barrier|all_to_all)\w*\s*\(|\.backward\s*\("
+    r"|\boptim\w*\.step\s*\("
+)
+_LEAVES = re.compile(r"(?:continue|break|return|raise)\b")
 _MOST_GIVEN = 4  # lines
 _MOST_CONTINUED = 12  # lines of one call
 _GIVEN_CHARACTERS = 400
@@ -80,6 +85,31 @@ def given_before(lines: Sequence[str], number: int) -> tuple[str, ...]:
         # What a loop goes through was made before it; names are few, for a line of each is kept.
         names += [one for one in _TAKES_FROM.findall(text) if one not in names]
     return tuple(given.values())[:_MOST_GIVEN]
+
+
+def communicates_each_round(lines: Sequence[str], number: int) -> str:
+    """Given a file's lines and a number from 1, return the first call to other ranks that every round of the innermost
+    loop around that line makes, which comes by it; where it is in no loop, every call of its function; "" for none."""
+    if not 1 <= number <= len(lines):
+        return ""
+    around = blocks_around(lines, number)
+    loop = next((block.line for block in reversed(around) if block.kind in ("for", "while")), None)
+    first = loop if loop is not None else _function_begins(lines, number) + 1
+    own = {block.line for block in around}
+    found = ""
+    for place in range(first, len(lines)):
+        text = lines[place].strip()
+        if text and not text.startswith("#") and _indentation(lines[place]) <= _indentation(lines[first - 1]):
+            break
+        speaks, leaves = _COMMUNICATES.search(text), place >= number and _LEAVES.match(text)
+        if text.startswith("#") or not (speaks or leaves):
+            continue
+        if any(block.line not in own for block in blocks_around(lines, place + 1) if block.line > first):
+            continue  # only now and then
+        if leaves:
+            break
+        found = found or text
+    return found[:_GIVEN_CHARACTERS]
 
 
 def _function_begins(lines: Sequence[str], number: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stallwatch.captures.source_blocks import blocks_around, given_before
+from stallwatch.captures.source_blocks import blocks_around, communicates_each_round, given_before
 from stallwatch.formats.outside_text import line_of
 from stallwatch.formats.tolerant import integer, items, mapping, text
 from stallwatch.hook.secrets import scrubbed
@@ -74,7 +74,8 @@ def _line(file: str, lines: list[str], number: int) -> SourceLine:
         return SourceLine(file, number, line)
     blocks = (replace(block, text=line_of(scrubbed(block.text))) for block in blocks_around(lines, number))
     given = (line_of(scrubbed(text)) for text in given_before(lines, number))
-    return SourceLine(file, number, line, tuple(blocks), tuple(given))
+    calls = line_of(scrubbed(communicates_each_round(lines, number)))
+    return SourceLine(file, number, line, tuple(blocks), tuple(given), calls)
 
 
 def _read(root: int, path: str, person: Person | None, uid: int) -> str:

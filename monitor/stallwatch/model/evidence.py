@@ -298,6 +298,7 @@ class SourceLine(msgspec.Struct, frozen=True):
     text: str
     blocks: tuple[SourceBlock, ...] | None = None  # outermost first; None: not looked for
     given: tuple[str, ...] = ()  # lines before it that gave what it waits for, nearest first
+    round_calls: str = ""  # a call to other ranks in every round of its innermost loop, or of its function without one
 
 
 class RankEvidence(msgspec.Struct, frozen=True):

@@ -52,6 +52,7 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         _children(first, last, seconds),
         _awaited(first, last, seconds),
         _meets(first, last, seconds, share),
+        _goes_round(first, last, seconds),
     ]
     facts = tuple(sign for sign in signs if sign)
     if facts:
@@ -192,6 +193,17 @@ def _meets(first: Observation, last: Observation, seconds: float, share: float |
     if woke < max(_MEETS_WAKES, _LEAST_EVERY_SECOND * seconds) or woke > _MEETS_EVERY_SECOND * seconds:
         return None
     return Fact(f"its waits in collectives ended {woke} times between the two looks", "/proc")
+
+
+def _goes_round(first: Observation, last: Observation, seconds: float) -> Fact | None:
+    """A short sleep in each step looks like one that never ends, at every look; but it ends, again and again, and each
+    round calls the other ranks. Who counts steps is known by these."""
+    if not last.round_call or first.round_call != last.round_call or last.step is not None:
+        return None
+    woke = (last.wakes or 0) - (first.wakes or 0) - first.own_wakes
+    if first.wakes is None or last.wakes is None or woke < max(_MEETS_WAKES, _LEAST_EVERY_SECOND * seconds):
+        return None
+    return Fact(f"its sleep ended {woke} times between the two looks, in a loop that calls {last.round_call}", "/proc")
 
 
 def _busy_children(first: Observation, last: Observation, seconds: float) -> Fact | None:

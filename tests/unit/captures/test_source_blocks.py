@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.captures.source_blocks import blocks_around, given_before
+from stallwatch.captures.source_blocks import blocks_around, communicates_each_round, given_before
 
 SOURCE = """
 def train(loader):
@@ -117,3 +117,71 @@ def test_a_call_over_several_lines_is_given_whole() -> None:
         "works = [ dist.isend(parts[0], 1), dist.irecv(parts[1], 1), ]",
     )
     assert given_before(WAITS, 0) == given_before(WAITS, 1000) == ()
+
+
+ROUNDS = """
+def step(seconds):
+    time.sleep(seconds)  # of a step
+    # dist.barrier()
+    dist.all_reduce(gradient)
+
+def train(steps):
+    for _ in range(steps):
+        step(0.05)
+    dist.barrier()
+
+def serve():
+    while True:
+        request = poll()
+        with timer():
+            dist.broadcast(request, 0)
+        if request is None:
+            time.sleep(0.1)  # idle
+
+def look():
+    while True:
+        if not ready():
+            time.sleep(1)  # not ready
+            continue
+        dist.broadcast(request, 0)
+
+def fetch():
+    for batch in batches:
+        for attempt in range(9):
+            time.sleep(2)  # tries again
+        loss.backward()
+
+def once():
+    while go_on:
+        time.sleep(0.5)  # looks
+        if path.exists():
+            dist.barrier()
+            break
+
+def back():
+    for batch in batches:
+        try:
+            loss.backward()
+        except OSError:
+            time.sleep(3)  # failed
+            return
+        dist.barrier()
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("mark", "call"),
+    [
+        ("# of a step", "dist.all_reduce(gradient)"),
+        ("step(0.05)", ""),
+        ("# idle", "dist.broadcast(request, 0)"),
+        ("# not ready", ""),
+        ("# tries again", ""),
+        ("# looks", ""),
+        ("# failed", "loss.backward()"),
+    ],
+)
+def test_a_call_to_other_ranks_is_told_where_every_round_makes_it(mark: str, call: str) -> None:
+    number = next(place for place, line in enumerate(ROUNDS, 1) if line.endswith(mark))
+    assert communicates_each_round(ROUNDS, number) == call
+    assert communicates_each_round(ROUNDS, 0) == ""

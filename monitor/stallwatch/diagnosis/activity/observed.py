@@ -202,8 +202,8 @@ class JudgedThread(NamedTuple):
     standing: BlockingLocation
 
 
-def observed(moment: JudgedThread) -> Observation:
-    """Given the judged thread at one look, return what is compared with another look."""
+def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Observation:
+    """Given the judged thread at one look, and the lines that were read, return what is compared with another look."""
     process, beat = moment.look.process, moment.look.heartbeat
     return Observation(
         at_ns=process.at_ns if process else None,
@@ -217,11 +217,28 @@ def observed(moment: JudgedThread) -> Observation:
         read_bytes=process.read_bytes if process else None,
         write_bytes=process.write_bytes if process else None,
         receives=_receives(moment.thread) or kernel_wait(moment.kernel.wchan, moment.kernel.state) == "file",
+        round_call=_round_call(moment, sources),
         wakes=moment.kernel.wakes,
         own_wakes=moment.kernel.own_wakes,
         children=_children(moment.look),
         awaited=_awaited(moment),
     )
+
+
+def _round_call(moment: JudgedThread, sources: tuple[SourceLine, ...]) -> str:
+    """The call to other ranks that each round of the innermost loop of its stack makes, in which it sleeps; "" for
+    none. All between that loop and the sleep must be the job's own code, whose lines were read."""
+    if moment.thread is None or kernel_wait(moment.kernel.wchan, moment.kernel.state) != "sleep":
+        return ""
+    lines, call = {(line.file, line.line): line for line in sources}, ""
+    for frame in moment.thread.frames:
+        line = lines.get((frame.filename, frame.line))
+        if line is None or line.blocks is None:
+            return ""
+        call = call or line.round_calls
+        if any(block.kind in ("for", "while") for block in line.blocks):
+            return call
+    return ""
 
 
 def _awaited(moment: JudgedThread) -> tuple[SeenChild, ...]:

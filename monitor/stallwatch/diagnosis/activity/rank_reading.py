@@ -132,7 +132,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
     in_main = now.thread is not None and not is_python_thread(now.thread)
     issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=bool(standing.in_collective))
     moved = (
-        compare(observed(before), observed(now._replace(standing=standing)), issued)
+        compare(observed(before, rank.sources), observed(now._replace(standing=standing), rank.sources), issued)
         if before is not now
         else Progress("unknown")
     )

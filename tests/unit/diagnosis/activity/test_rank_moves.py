@@ -170,6 +170,50 @@ def test_a_child_that_is_asked_again_and_again_is_waited_for(header: str, moving
     assert read_activity(told).progress.moving is moving
 
 
+_FOR = (SourceBlock("for", 29, "for batch in batches:"),)
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "calls", "wakes", "moving"),
+    [
+        (("dist.all_reduce(gradient)", ()), ("", _FOR), 900, True),  # a step, and the loop around it
+        (("", ()), ("dist.barrier()", _FOR), 900, True),
+        (("dist.broadcast(request, 0)", _FOR), ("", ()), 900, True),
+        (("dist.all_reduce(gradient)", ()), ("", _FOR), 203, False),  # one sleep that does not end
+        (("", ()), ("", _FOR), 900, False),
+        (("", _FOR), ("dist.barrier()", _FOR), 900, False),  # it looks again and again for something
+        (("dist.all_reduce(gradient)", ()), ("", ()), 900, False),  # nothing goes round
+        (("dist.all_reduce(gradient)", None), ("", _FOR), 900, False),  # of an installed package
+    ],
+)
+def test_who_sleeps_in_a_loop_that_calls_the_others_each_round_moves_as_often_as_its_sleep_ends(
+    sleeps: tuple[str, tuple[SourceBlock, ...] | None],
+    calls: tuple[str, tuple[SourceBlock, ...]],
+    wakes: int,
+    moving: bool,
+) -> None:
+    """Without a hook a short sleep in each step looks like one that never ends, at every look."""
+    frames = stack("step@JOB:30", "train@JOB:20", "<module>@JOB:4")
+    file = frames[0].filename
+    lines = (
+        SourceLine(file, 30, "time.sleep(0.05)", sleeps[1], round_calls=sleeps[0]),
+        SourceLine(file, 20, "step(0.05)", calls[1], round_calls=calls[0]),
+        SourceLine(file, 4, "train()", ()),
+    )
+    processes = tuple(
+        process(
+            look=number,
+            at_seconds=24 * number,
+            threads=(ThreadState(PID, "python", "S", 0, "hrtimer_nanosleep", wakes=so_far, own_wakes=2),),
+        )
+        for number, so_far in ((1, 200), (2, wakes))
+    )
+    told = rank(stacks=tuple(stacks(thread(frames), look=n) for n in (1, 2)), processes=processes, sources=lines)
+    assert read_activity(told).progress.moving is moving
+    counted = msgspec.structs.replace(told, heartbeat=(own_record(step=5), own_record(step=5)))
+    assert read_activity(counted).progress.moving is False
+
+
 WORKER = ("fetch@TORCH/utils/data/_utils/fetch.py:1", "_worker_loop@TORCH/utils/data/_utils/worker.py:2")
 
 
