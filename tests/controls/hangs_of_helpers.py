@@ -128,11 +128,11 @@ def schedule_of_one_stage_has_a_batch_less() -> None:
     for an activation; gloo records neither."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe  # noqa: TID251
 
-    batch = torch.randn(12, 32, device=DEVICE)
+    batch = torch.randn(16, 32, device=DEVICE)
     layer = torch.nn.Linear(32, 32).to(DEVICE)
 
     def steps(batches: int, number: int) -> None:
-        stage = PipelineStage(layer, RANK, WORLD, DEVICE, input_args=batch[:3], output_args=batch[:3])
+        stage = PipelineStage(layer, RANK, WORLD, DEVICE, input_args=batch[:4])
         schedule = ScheduleGPipe(stage, batches, loss_fn=lambda output, target: (output - target).pow(2).mean())
         for _ in range(number):
             time.sleep(0.01)
