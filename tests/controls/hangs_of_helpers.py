@@ -199,18 +199,16 @@ def steps_are_counted_by_another_thread() -> None:
         losses.put(0.5)
 
 
-class _Blocking(logging.handlers.QueueHandler):
-    """Loses no record: waits where the queue is full."""
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        self.queue.put(record)  # type: ignore[attr-defined,unused-ignore]
-
-
 @stands()
 def listener_of_the_log_has_died() -> None:
     """Records go into a bounded queue, and the thread that wrote them is gone."""
+
+    class Blocking(logging.handlers.QueueHandler):
+        def enqueue(self, record: logging.LogRecord) -> None:
+            self.queue.put(record)  # type: ignore[attr-defined,unused-ignore]  # here
+
     log = logging.getLogger("training")
-    log.addHandler(_Blocking(queue.Queue(64)))
+    log.addHandler(Blocking(queue.Queue(64)))
     while True:
         log.warning("loss %s", 0.5)  # here
 
