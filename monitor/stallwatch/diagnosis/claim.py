@@ -9,7 +9,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import Group, are_twins, place_among_twins
+from stallwatch.diagnosis.job.groups import Group, are_twins, family, place_among_twins
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Wait
@@ -226,6 +226,15 @@ def departed_cause(analysis: Analysis, departure: SequenceBreak) -> Cause:
     if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
         return "p2p_unmatched"  # a transfer was due
     return "group_order"
+
+
+def perhaps_members(case: Case, group: int) -> list[int]:
+    """Ranks that may be members of a group whose members nobody wrote down: in none of its kind so far; ascending."""
+    if case.groups[group].members_known:
+        return []
+    kind = family(case.groups[group].description)
+    users = {rank for other in case.groups if family(other.description) == kind for rank in other.ranks}
+    return sorted(set(case.world) - users)
 
 
 def left_alike(departures: Sequence[SequenceBreak]) -> bool:

@@ -21,6 +21,7 @@ from stallwatch.diagnosis.claims import (
     rank_left,
     slow_rank,
     told_by_logs,
+    transfers_unrecorded,
 )
 from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
@@ -133,7 +134,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     p2p_unmatched.sizes_differ,
     calls_without_recorder.mismatch,
     p2p_unmatched.cycle_of_waits,
-    p2p_unmatched.unrecorded,
+    transfers_unrecorded.claim,
     init_missing.groups_differ,
     init_missing.group_not_made,
     not_entered.comm_stuck,

@@ -15,13 +15,12 @@ from stallwatch.diagnosis.claim import (
     is_first_use,
     main_wait,
     named,
+    perhaps_members,
     point_name,
     unrecorded_operation,
     waiting_facts,
 )
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
-from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Strength, Wait
 from stallwatch.diagnosis.waits.roots import goes_on, resolves
@@ -298,17 +297,20 @@ def comm_stuck(analysis: Analysis) -> Saying:
     if many_move(moving, analysis.case.observed):
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
     stuck = {wait.point for wait in analysis.graph.waits if wait.stuck}
-    point = next((point for point in analysis.roots.closed if point in stuck), analysis.roots.closed[0])
+    # Of a group whose members nobody wrote down, those that have not come yet may stand in another that is whole.
+    whole = [point for point in analysis.roots.closed if not perhaps_members(analysis.case, point.group)]
+    closed = whole or analysis.roots.closed
+    point = next((point for point in closed if point in stuck), closed[0])
     if analysis.case.groups[point.group].backend in analysis.case.untold:
         return Rejected("comm_stuck", "the recorder does not tell whether what was entered ends")
     if analysis.graph.unknown[point]:
         return Rejected("comm_stuck", f"nothing tells whether {named(analysis.graph.unknown[point])} entered")
     if not analysis.whole_world_seen:
         return Rejected("comm_stuck", "not every rank of the job was seen")
-    outside = _outside(analysis.case, point.group)
+    outside = perhaps_members(analysis.case, point.group)
     if outside:
         return Rejected("comm_stuck", f"no recorder names the members of this group: {named(outside)} may be one")
-    one_off = next(filter(None, (_one_end_off(analysis, closed) for closed in analysis.roots.closed)), None)
+    one_off = next(filter(None, (_one_end_off(analysis, one) for one in analysis.roots.closed)), None)
     if one_off is not None:
         return one_off
     waits = [wait for wait in analysis.graph.waits if wait.point == point]
@@ -369,12 +371,3 @@ def _one_root(analysis: Analysis, waits: list[Wait]) -> bool:
     """True when all that wait are known to name one root; calls without a root have no such trouble."""
     calls = [analysis.case.activity(wait.rank).call.named_call for wait in waits]
     return all(call is not None and call.rank is not None for call in calls) and len({c.rank for c in calls if c}) == 1
-
-
-def _outside(case: Case, group: int) -> list[int]:
-    """Ranks that may be members of a group whose members nobody wrote down: in none of its kind so far."""
-    if case.groups[group].members_known:
-        return []
-    kind = family(case.groups[group].description)
-    users = {rank for other in case.groups if family(other.description) == kind for rank in other.ranks}
-    return sorted(set(case.world) - users)

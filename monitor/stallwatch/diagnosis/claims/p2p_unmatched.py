@@ -1,5 +1,5 @@
 """Cycles of waits, and transfers that never meet: over groups or of sends and receives; of sizes that differ at both
-ends; and those that no recorder shows, where nobody is absent."""
+ends."""
 
 import re
 from collections import Counter
@@ -13,14 +13,12 @@ from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
-    activity_facts,
     departed_cause,
     group_name,
     is_first_use,
     left_alike,
     main_wait,
     named,
-    some_stayed,
     waiting_facts,
 )
 from stallwatch.diagnosis.recorder import signature
@@ -266,135 +264,3 @@ def _is_odd(analysis: Analysis, rank: int, elements: int) -> bool:
 
 def _elements(call: Call) -> int:
     return prod(int(size) for size in re.findall(r"\d+", call.shape))
-
-
-# Ranks that all stand in sends and receives, nobody absent, wait for each other: gloo records no point-to-point, and
-# NCCL none whose communicator is being made.
-
-
-def unrecorded(analysis: Analysis) -> Saying:
-    """All that are not waiting elsewhere stand in transfers that no recorder shows."""
-    stands = set(analysis.graph.unrecorded)
-    if analysis.hangs and analysis.roots.circles:
-        return _circle(analysis, max(analysis.roots.circles, key=lambda ranks: (len(ranks), ranks)))
-    if not analysis.hangs or not stands or analysis.roots.cycles or _closed(analysis):
-        return None
-    # Whose stack was not read may stand in a transfer, too.
-    unseen = {
-        rank
-        for rank in analysis.case.observed
-        if rank not in analysis.waiting and not analysis.case.activity(rank).known
-    }
-    absent = {rank for rank, _ in analysis.roots.absent} - unseen
-    roots = absent if analysis.graph.waits else stands - analysis.in_the_one_call
-    others = set(analysis.case.observed) - set(analysis.waiting) - unseen
-    perhaps = set(analysis.graph.perhaps)
-    if not roots or not roots <= stands | perhaps or others:
-        return None
-    transfers = sorted(rank for rank in roots if analysis.case.activity(rank).call.is_transfer)
-    if not transfers or not roots - set(transfers) <= perhaps:
-        return None
-    # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
-    compared = analysis.departures if analysis.whole_world_seen and left_alike(analysis.departures) else ()
-    compared = compared if some_stayed(analysis, compared) else ()
-    left = tuple(sorted({departure.rank for departure in compared}))
-    few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
-    if left and len(left) < len(analysis.case.observed) and few:
-        return _departed(analysis, left, transfers)
-    if unseen or roots & perhaps:
-        return None
-    # A message has two ends, and two that stand in one alone, for both of whom all others wait, may be these. Where
-    # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
-    held_up = [
-        {blocker.rank for blocker in analysis.graph.blockers[wait.point] if blocker.strength < Strength.SUPPOSED}
-        for wait in analysis.graph.waits
-    ]
-    inside = {wait.rank for wait in analysis.graph.waits} | analysis.in_the_one_call
-    elsewhere = set(analysis.case.world) - inside - set(transfers)
-    both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not elsewhere
-    connects = all(_connects(analysis, rank) for rank in transfers)
-    return Claim(
-        cause="p2p_unmatched",
-        culprits=tuple(transfers) if both else (),
-        confidence="possible",
-        because=(
-            _standing(transfers),
-            *waiting_facts(analysis),
-            *activity_facts(analysis, transfers),
-        ),
-        where="collective",
-        operation=analysis.case.activity(transfers[0]).call.collective,
-        missing=() if connects else ("the peers of the sends and receives: gloo does not record them",),
-        ends_by_itself="first_use" if connects or analysis.by_stacks_alone else None,  # which back end?
-        steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
-    )
-
-
-def _closed(analysis: Analysis) -> bool:
-    """Some collective has all its members, none of them unknown, and does not end."""
-    return any(not analysis.graph.unknown[point] for point in analysis.roots.closed)
-
-
-def _look_first(analysis: Analysis, rank: int) -> str:
-    """Where the only transfer is: its own rank may have one too many, or its peer one too few."""
-    frame = analysis.case.activity(rank).place.frame
-    at = f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
-    return (
-        f"Look at rank {rank}'s sends and receives{at}: it has one too many, or the rank that it exchanges with there "
-        "has left one out."
-    )
-
-
-def _connects(analysis: Analysis, rank: int) -> bool:
-    """A communicator of its own is made at a pair's first send or receive, and its recorder hears of it then; one that
-    knows its groups from their creation, as gloo's does, would know this one."""
-    summary = analysis.case.summaries.get(rank)
-    if summary is None or not summary.backends:
-        return False
-    told = zip(summary.backends, summary.completion, strict=False)
-    return all(completion == "states" or backend in summary.groupless for backend, completion in told)
-
-
-def _circle(analysis: Analysis, ranks: tuple[int, ...]) -> Claim:
-    """Their hooks tell whom each waits for, and it is one of them."""
-    calls = [(rank, analysis.case.activity(rank).call.named_call) for rank in ranks]
-    facts = tuple(
-        Fact(f"rank {rank} stands in {call.function} with rank {call.rank}", f"hook of rank {rank}")
-        for rank, call in calls
-        if call is not None
-    )
-    return Claim(
-        cause="p2p_unmatched",
-        culprits=ranks,
-        confidence="likely",
-        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, ranks)),
-        where="collective",
-        operation=analysis.case.activity(ranks[0]).call.collective,
-    )
-
-
-def _departed(analysis: Analysis, left: tuple[int, ...], transfers: list[int]) -> Claim:
-    first = next(departure for departure in analysis.departures if departure.rank == left[0])
-    usual = align.describe(first.expected[0]) if first.expected else "something else"
-    return Claim(
-        departed_cause(analysis, first),
-        left,
-        "likely",
-        because=(
-            Fact(
-                f"rank {first.rank} called {align.describe(first.found)} where it had always called {usual}",
-                f"flight recorder of rank {first.rank}",
-            ),
-            _standing(transfers),
-            *waiting_facts(analysis),
-        ),
-        where="collective",
-        group=analysis.case.group_of[first.rank, first.found.stream],
-        operation=first.expected[0].operation if first.expected else None,
-    )
-
-
-def _standing(transfers: list[int]) -> Fact:
-    one = len(transfers) == 1
-    who = f"{named(transfers)} {'stands' if one else 'stand'} in {'a send or receive' if one else 'sends or receives'}"
-    return Fact(f"{who}, and every other rank waits for {'it' if one else 'them'}", "py-spy")

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.recorder.signature import is_transfer
-from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.evidence import CodeFrame, SourceLine
 from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, transfer, world
 
 W4 = world(4)
@@ -130,3 +130,54 @@ def test_beside_a_transfer_that_no_recorder_shows_only_who_was_seen_elsewhere_is
         Rank(3, STEPS, backend="gloo", frames=IN_RECV),
     ]
     assert judge(evidence(*ranks, world_size=4)).verdicts[0].culprits == (1,)
+
+
+IN_WAIT = (CodeFrame("finish", "/srv/job/ring.py", 40), *SLEEPS[-1:])
+
+
+def _groups(kind: str, members: tuple[tuple[int, ...], ...], first: int) -> list[Group]:
+    return [Group(str(first + n), f"{kind}{n}", ranks, first + n) for n, ranks in enumerate(members)]
+
+
+def _meshed(*ends: int) -> list[Rank]:
+    """Two groups of three and three pairs, whose members gloo names nowhere. All have met in the pairs, and those that
+    are none of `ends` have come to the first call of the groups of three, for which nobody has met before."""
+    threes, pairs = _groups("dp", ((0, 2, 4), (1, 3, 5)), 1), _groups("tp", ((0, 1), (2, 3), (4, 5)), 3)
+    told = []
+    for rank in range(6):
+        met = [Call(pairs[rank // 2], elements=64, line=10)] * 2
+        calls = met if rank in ends else [*met, Call(threes[rank % 2], elements=8, line=20)]
+        done = len(met) - (rank in ends)
+        told.append(Rank(rank, tuple(calls), done if rank in ends else 2, backend="gloo", members_known=False))
+    return told
+
+
+def test_of_a_group_of_which_no_members_are_known_some_may_stand_in_another_that_is_whole() -> None:
+    """Ranks 0 and 1 have both entered the second call of their pair, and it does not end."""
+    verdict = judge(evidence(*_meshed(0, 1))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("comm_stuck", ()), verdict.summary
+    assert verdict.operation == "all_reduce" and verdict.waiting == "0-5"
+    assert verdict.process_group is not None and verdict.process_group.description == "tp0"
+
+
+def test_of_a_group_of_which_no_members_are_known_one_may_stand_in_a_transfer() -> None:
+    """Rank 1 has not come to the second call of its pair, and stands in a message."""
+    ranks = _meshed(0, 1)
+    ranks[1] = Rank(1, ranks[1].calls[:1], 1, backend="gloo", members_known=False, frames=IN_RECV)
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), verdict.summary
+
+
+def test_beside_one_in_a_transfer_a_wait_without_a_name_is_of_one_too_and_nobody_is_named() -> None:
+    """Rank 3 has recorded nothing yet and stands in `Work.wait`, which is C++; rank 2 waits for it perhaps."""
+    source = SourceLine(IN_WAIT[0].filename, IN_WAIT[0].line, "req.wait()")
+    pairs = _groups("tp", ((0, 1), (2, 3)), 1)
+    waits = [
+        Rank(2 * n, calls, len(calls) - 1, backend="gloo", members_known=False, frames=IN_REDUCE)
+        for n, calls in enumerate(((Call(pairs[0]), Call(pairs[0])), (Call(pairs[1]),)))
+    ]
+    receives = Rank(1, (Call(pairs[0]),), 1, backend="gloo", members_known=False, frames=IN_RECV)
+    told = evidence(*waits, receives, Rank(3, backend="gloo", frames=IN_WAIT, wchan="futex_do_wait"))
+    ranks = tuple(replace(rank, sources=(source,)) if rank.rank == 3 else rank for rank in told.ranks)
+    verdict = judge(replace(told, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), verdict.summary
