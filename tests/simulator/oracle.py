@@ -101,10 +101,12 @@ def lacks(engine: Engine, rank: int) -> dict[str, set[int]]:
 
 
 def _chain_is_seen(engine: Engine, culprits: set[int], seen: Seen) -> bool:
-    """From a rank that is seen to wait, rank by rank that is seen to wait, to the one at fault."""
+    """From a rank that is seen to wait, rank by rank that is seen to wait, to the one at fault. Of one that stands in
+    a transfer of gloo's its stack alone shows that it waits."""
     gloo = engine.program.backend == "gloo"
     blind = set(engine.ranks) - seen.dumps - seen.stacks - culprits
-    for start in sorted(seen.dumps - culprits):
+    unshown = _in_transfers(engine) - seen.stacks if gloo else set()
+    for start in sorted(seen.dumps - culprits - unshown):
         reached, stack = {start}, [start]
         while stack:
             for name, missing in lacks(engine, stack.pop()).items():
