@@ -39,7 +39,7 @@ def claim(analysis: Analysis) -> Saying:
         return None
     transfers = sorted(rank for rank in roots if analysis.case.activity(rank).call.is_transfer)
     # A wait without a name, whose rank has nothing pending in any record: of a transfer as well.
-    unnamed = {rank for rank in roots & stands if analysis.case.activity(rank).call.collective is None} - perhaps
+    unnamed = {rank for rank in roots & stands if _waits_unnamed(analysis, rank)} - perhaps
     if not transfers or not roots - set(transfers) <= perhaps | unnamed:
         return None
     # A rank's habits by themselves change with the phases of its program: its peers must be there to compare.
@@ -75,6 +75,13 @@ def claim(analysis: Analysis) -> Saying:
         missing=() if connects else ("the peers of the sends and receives: gloo does not record them",),
         ends_by_itself="first_use" if connects or analysis.by_stacks_alone else None,  # which back end?
         steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
+    )
+
+
+def _waits_unnamed(analysis: Analysis, rank: int) -> bool:
+    activity = analysis.case.activity(rank)
+    return (
+        bool(activity.call.in_collective) and activity.call.collective is None and not activity.place.in_store_or_init
     )
 
 
