@@ -273,8 +273,7 @@ class Daemon:
         usage = None
         with self._guard.stage("daemon", "usage"):
             usage = self._usage.at(snapshot.at_ns)
-        disk = self._store.problem()
-        state = SensorStatus("state_directory", not disk, disk, 0.0, 0)
+        state = SensorStatus("state_directory", not (disk := self._store.problem()), disk, 0.0, 0)
         shared = (self._fleet.status(),) if self._fleet is not None else ()
         incidents = self._lives.incidents()
         with self._guard.stage("incidents", "tally"):
@@ -297,6 +296,7 @@ class Daemon:
             stalled=self._cost.totals,
             judged=self._lives.judged,
             telling=silence.shown(self._lives, self._config, snapshot.at_ns),
+            meetings=self._fleet.meetings(snapshot.at_ns) if self._fleet is not None else None,
         )
 
     @property

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from stallwatch.loop.privileged import make_rank_directory, side_of
 from stallwatch.loop.protocols import SharedIncidents
 from stallwatch.loop.sampling import Sampler
 from stallwatch.loop.starter import ChildStarter
-from stallwatch.model.incident import Told
+from stallwatch.model.incident import Incident, StandsAt, Told
 from stallwatch.node.disk import DiskChildEnded, DiskHangs, read_regular
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.outputs.build import build, notify_test, secret_files, telling
-from stallwatch.outputs.output import Control, Output, told_by
+from stallwatch.outputs.output import Control, Output, stands_by, told_by
 from stallwatch.outputs.sockets import SOCKET_NAME, make_way
 from stallwatch.sensors.panel import SensorSet
 
@@ -69,7 +69,12 @@ def command(path: Path | None, verbose: bool) -> int:
         raise no_store(error, config.daemon.state_directory) from error
     if side.is_ours:
         make_rank_directory(config.daemon.rank_directory)
-    fleet = shared_with(config, clock, lambda incident_id: told_by(daemon.outputs, incident_id))
+    fleet = shared_with(
+        config,
+        clock,
+        lambda incident_id: told_by(daemon.outputs, incident_id),
+        lambda incidents: stands_by(daemon.outputs, incidents),
+    )
     panel = SensorSet(config, clock, side)
     judging = partial(JudgeRun, command=command_for(config.fleet))
     starter = ChildStarter(config, clock, side, judging)
@@ -109,13 +114,18 @@ def command(path: Path | None, verbose: bool) -> int:
     return 0
 
 
-def shared_with(config: Config, clock: Clock, told: Callable[[str], Told]) -> SharedIncidents | None:
+def shared_with(
+    config: Config,
+    clock: Clock,
+    told: Callable[[str], Told],
+    stands: Callable[[Sequence[Incident]], tuple[StandsAt, ...] | None],
+) -> SharedIncidents | None:
     """How incidents are shared with other nodes; nothing of it is imported where they are not. Raise UsageError."""
     if not config.fleet.url:
         return None
     from stallwatch.loop.shared_incidents import fleet_of
 
-    return fleet_of(config, clock, told)
+    return fleet_of(config, clock, told, stands)
 
 
 def log_to_stderr(level: int) -> None:

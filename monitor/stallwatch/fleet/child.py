@@ -8,6 +8,7 @@ import msgspec
 
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
+from stallwatch.fleet.company_seat import CompanyWish, exchange_company
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.orders import OrdersWish, exchange_orders
 from stallwatch.fleet.pace_seat import PaceWish, exchange_pace
@@ -21,10 +22,11 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     """What the child that talks to the meeting place is asked."""
 
     settings: Settings
-    what: Literal["check", "exchange", "orders", "pace"]
+    what: Literal["check", "exchange", "orders", "pace", "company"]
     wish: Wish | None = None
     orders: OrdersWish | None = None
     pace: PaceWish | None = None
+    company: CompanyWish | None = None
 
 
 _REQUEST = msgspec.msgpack.Decoder(PlaceRequest)
@@ -64,6 +66,8 @@ class Talker:
             return Seen(orders=exchange_orders(place, self._secret, request.orders))
         if request.pace is not None:
             return Seen(pace=exchange_pace(place, self._secret, request.pace))
+        if request.company is not None:
+            return Seen(company=exchange_company(place, self._secret, request.company))
         return Seen() if request.wish is None else exchange(place, self._secret, request.wish)
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
+from stallwatch.fleet.company_seat import CompanySeen
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace, Turn
@@ -50,6 +51,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     caveat: str = ""  # what stands there and is not believed
     orders: OrdersSeen | None = None
     pace: PaceSeen | None = None
+    company: CompanySeen | None = None
     problem: str = ""  # nothing else is said then
     advice: str = ""
 

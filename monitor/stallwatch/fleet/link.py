@@ -9,6 +9,7 @@ import msgspec
 from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import msgpack_of
 from stallwatch.fleet.child import PlaceRequest
+from stallwatch.fleet.company_seat import Companies, CompanyWish
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.fleet.judge_handle import JudgeHandle, start_judge
@@ -33,6 +34,7 @@ _BETWEEN_VERDICTS_SECONDS: Final = 1.0
 _OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
 _OF_PACE: Final = ":pace"
 _OF_PAST: Final = ":past"
+_OF_COMPANY: Final = ":company"
 _MOST_PAST: Final = 64
 _MOST_PRESSED_SECONDS: Final = 20.0  # for which what presses keeps all else from being asked
 
@@ -76,6 +78,8 @@ class Link:
         self._judge = judge
         self._seats: dict[str, _Seat] = {}
         self.book = Book(node)
+        self.companies = Companies(node)
+        self._company: CompanyWish | None = None  # on its way
         self._orders: OrdersWish | None = None  # on its way
         self._news: list[News] = []
         self._past: dict[str, int] = {}  # by job: the incident that was over last
@@ -159,7 +163,8 @@ class Link:
         # Where an answer takes seconds all of them are always due. None may wait for ever behind another; incidents,
         # whose claims expire, wait for one request of another kind at most.
         incident = self._ask_incident
-        turns = (self._ask_orders, incident, self._ask_past, incident, self._ask_pace, incident)
+        others = (self._ask_orders, self._ask_past, self._ask_pace, self._ask_company)
+        turns = tuple(turn for other in others for turn in (other, incident))
         presses = any(self._seats[local.incident_id].member.presses(now_ns, local) for local in locals_)
         first = 1 if presses and now_ns - self._other_ns < _MOST_PRESSED_SECONDS * SECOND_NS else self._turn
         for turn in (*range(first, len(turns)), *range(first)):
@@ -200,6 +205,13 @@ class Link:
             return False
         self._pace = pace
         self._send(_OF_PACE, PlaceRequest(self._settings, "pace", pace=pace), now_ns)
+        return True
+
+    def _ask_company(self, now_ns: int, _: Sequence[Local]) -> bool:
+        if (wish := self.companies.wish(now_ns)) is None:
+            return False
+        self._company = wish
+        self._send(_OF_COMPANY, PlaceRequest(self._settings, "company", company=wish), now_ns)
         return True
 
     def _age_of(self, incident_id: str) -> int:
@@ -243,6 +255,9 @@ class Link:
         if whose == _OF_PACE and not seen.problem:
             if seen.pace is not None and self._pace is not None and self._paces is not None:
                 self._paces.heard(self._pace, seen.pace, now_ns)
+            return
+        if whose == _OF_COMPANY and seen.company is not None and self._company is not None:
+            self.companies.heard(self._company, seen.company, now_ns)
             return
         if whose == _OF_ALL:
             self._orders_problem = (seen.problem or (seen.orders.caveat if seen.orders else ""), seen.advice)

@@ -14,7 +14,7 @@ from stallwatch.incidents.store import Left
 from stallwatch.loop.judging import JudgeState
 from stallwatch.model.finding import Finding
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.incident import Incident
+from stallwatch.model.incident import Gathering, Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot, RankSample, SensorStatus
 
 
@@ -128,6 +128,10 @@ class SharedIncidents(Protocol):
     ) -> list[Finding]:
         """Given this node's part of the pace of its jobs, and what it found by itself, return what all nodes found of
         its ranks."""
+        ...
+
+    def meetings(self, at_ns: int) -> tuple[Gathering, ...] | None:
+        """Who stands where incidents of other nodes do; None where no output asks."""
         ...
 
     def status(self) -> SensorStatus:

@@ -14,6 +14,7 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import searched_share
 from stallwatch.diagnosis.node_summary import NodeSummary
+from stallwatch.fleet.company_seat import Companies
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord, encode_word
@@ -27,7 +28,7 @@ from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.loop import fleet_orders
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import Incident, Together, Told
+from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report, Verdict
 
@@ -35,6 +36,7 @@ _PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jo
 _START_IT = "Start the meeting place again (fleet.url), and they are judged together."
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
 _OTHERS = "what the job's other nodes see"  # that it is missing
+Stands = Callable[[Sequence[Incident]], tuple[StandsAt, ...] | None]
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
 
@@ -52,6 +54,10 @@ class Meets(Protocol):
     @property
     def book(self) -> Book:
         """What all nodes have said at the meeting place."""
+
+    @property
+    def companies(self) -> Companies:
+        """Who stands where incidents of other nodes do."""
 
     def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]:
         """Given the incidents of this node, ask what others say of them; return where this node stands, by incident."""
@@ -82,12 +88,16 @@ class _Word(msgspec.Struct):
 class Fleet:
     """This daemon's part in what nodes decide together."""
 
-    def __init__(self, link: Meets, clock: Clock, node: str, told: Callable[[str], Told]) -> None:
-        """`told`: given an incident's id, what this node's outputs have delivered of it."""
+    def __init__(
+        self, link: Meets, clock: Clock, node: str, told: Callable[[str], Told], stands: Stands | None = None
+    ) -> None:
+        """`told`: given an incident's id, what this node's outputs have delivered of it; `stands`: given incidents,
+        what they say to other nodes of those that stand where others may."""
         self._link = link
         self._clock = clock
         self._node = node
         self._told = told
+        self._stands = stands
         self._words: dict[str, _Word] = {}
         self._paces: tuple[JobPace, ...] = ()
         self._paced_ns = 0
@@ -100,6 +110,8 @@ class Fleet:
     def step(self, lives: IncidentTable, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
         """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
         book, wall_ns = self._link.book, self._clock.wall_ns()
+        if self._stands is not None:
+            self._link.companies.step(at_ns, self._stands(lives.incidents()) or ())
         fleet_orders.give(book, events, at_ns, wall_ns)
         fleet_orders.give_jobs_here(book, self._node, [one.job for one in jobs], at_ns)
         said = self._of_incidents(lives, events, jobs, at_ns)
@@ -151,6 +163,11 @@ class Fleet:
             and shared_name(job) in slow
             and (here := tuple(rank for rank in slow[shared_name(job)].ranks if rank in one.ranks))
         ]
+
+    def meetings(self, at_ns: int) -> tuple[Gathering, ...] | None:
+        """Who stands where incidents of other nodes do; None where no output asks."""
+        asked = self._stands is not None and self._stands(()) is not None
+        return self._link.companies.meetings(at_ns) if asked else None
 
     def status(self) -> SensorStatus:
         problem = self._link.problem
@@ -293,11 +310,11 @@ def _accuses_own(report: Report | None, ranks: Sequence[int]) -> bool:
     )
 
 
-def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told]) -> Fleet | None:
+def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told], stands: Stands | None = None) -> Fleet | None:
     """Return how this node meets others; None where it judges alone. Raise UsageError for what cannot be."""
     settings = settings_of(config.fleet)
     node = socket.gethostname()
     if settings is None:
         return None
     share = searched_share(config.slow) if config.slow.enabled else 0.0
-    return Fleet(Link(settings, node, slow_share=share), clock, node, told)
+    return Fleet(Link(settings, node, slow_share=share), clock, node, told, stands)

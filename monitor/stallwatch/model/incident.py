@@ -112,6 +112,37 @@ class Incident(msgspec.Struct, frozen=True):
         return self.report.verdicts[0] if self.report and self.report.verdicts else None
 
 
+class Companion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An incident of another job that stands at the same file system or server, on this node or another."""
+
+    incident_id: str  # Incident.shared_id
+    training_job: str
+    severity: Severity = "none"
+    said: str = ""  # a line about it
+    acknowledged_by: str = ""
+    tells: bool = False  # people were told of it by a message of its own
+    named: tuple[str, ...] = ()  # incidents that need none of their own while its message stands
+
+
+class StandsAt(msgspec.Struct, frozen=True):
+    """What this node says to others of an incident that stands where those of other jobs may stand, too."""
+
+    waits_on: str
+    readers: str  # the channel that is told; who reads another is told there
+    incident: Companion
+    wants: bool = False  # to tell people now
+
+
+class Gathering(msgspec.Struct, frozen=True):
+    """What nodes say together of whom stands at one file system or server, for the readers of one channel."""
+
+    waits_on: str
+    readers: str
+    others: tuple[Companion, ...] = ()  # of other nodes
+    known: bool = False  # that is heard of; False: since this daemon's start nothing came
+    speaks: bool = False  # it is this node's turn to tell
+
+
 class RankView(msgspec.Struct, frozen=True):
     """A rank as people see it now."""
 
@@ -224,3 +255,4 @@ class NodeReport(msgspec.Struct, frozen=True):
     # Jobs that go by another's name, and what each is called where a name must be one job's: incidents.tally.
     job_labels: tuple[tuple[JobKey, str], ...] = ()
     telling: Telling = Telling()
+    meetings: tuple[Gathering, ...] | None = None  # None: who stands where others do is told by each node alone

@@ -17,10 +17,11 @@ from stallwatch.clock import Clock, iso
 from stallwatch.encoding import json_of
 from stallwatch.errors import StallwatchError, UsageError
 from stallwatch.incidents.delivery_steps import Step, covered, due, verdict_key
-from stallwatch.model.incident import Incident, NodeReport, OutputTold, Severity
+from stallwatch.model.incident import Incident, NodeReport, OutputTold, Severity, StandsAt
 from stallwatch.node.disk import DiskChildEnded, DiskHangs
 from stallwatch.outputs import company
 from stallwatch.outputs.back_off import BackOff
+from stallwatch.outputs.company_turns import CompanyTurns
 from stallwatch.outputs.delivery import ATTEMPT_SECONDS, Delivered, DeliveryResult, Later, ReadyPoster
 from stallwatch.outputs.documents import HeldMessages
 from stallwatch.outputs.left_messages import LeftMessages
@@ -100,6 +101,7 @@ class Notifier:
         self._disk_problem: str | None = None
         self._back_off = BackOff()
         self._under_way: list[threading.Thread] = []
+        self._turns = CompanyTurns(words.readers)
         self._expected: set[str] = set()  # incidents that may be told in a moment
         self._is_to_prepare = False
         self._rests_ns: int | None = None  # from when on nothing is kept ready; None: nothing is
@@ -129,8 +131,9 @@ class Notifier:
         """Note the incidents that have taken a step to be told; sending is a thread's."""
         with self._changed:
             self._left.note(report.incidents)
-            known_now = {one.incident_id: one for one in report.incidents}
-            self._spool = company.dissolved(self._spool, known_now)
+            now = company.around(report)
+            self._spool = company.settled(self._spool, now)
+            self._turns.begin(self._clock.monotonic_ns())
             for incident in report.incidents:
                 known = incident.incident_id
                 if incident.together is not None and incident.together.told is not None:
@@ -140,18 +143,18 @@ class Notifier:
                 step = due(incident, told, self._minimum, self._spool.verdicts.get(known, ""))
                 if step is None:
                     continue
-                spared = company.spared(self._spool, incident, step, known_now)
+                spared = company.spared(self._spool, incident, step, now)
                 if spared is not None:
                     self._spool = spared
-                else:
-                    self._queue(incident, step, report)
+                elif not (self.tells_people and self._turns.waits(incident, step, self._spool, now)):
+                    self._queue(incident, step, report, now)
             self._spool = self._spool.forget({incident.incident_id for incident in report.incidents})
             expected = {incident.incident_id for incident in report.incidents if _is_told_soon(incident)}
             self._is_to_prepare |= not expected <= self._expected
             self._expected = expected
             self._changed.notify_all()
 
-    def _queue(self, incident: Incident, step: Step, report: NodeReport) -> None:
+    def _queue(self, incident: Incident, step: Step, report: NodeReport, now: company.Around) -> None:
         body = msgspec.Raw(json_of(self._words.message(incident, step, report)))
         line = self._words.line(incident, step)
         critical = incident.severity == "critical" and step in ("told", "escalated")
@@ -163,10 +166,10 @@ class Notifier:
         self._spool, dropped = self._spool.with_message(message, covered(incident, step), verdict_key(incident))
         self._counts["dropped"] += dropped
         if self.tells_people:  # a program reads each incident by itself
-            others = company.beside(incident, report.incidents)
             readers = self._words.readers(incident)  # who reads another channel is told there
-            alike = [one for one in others if self._words.readers(one) == readers]
-            self._spool = company.with_named(self._spool, incident, step, alike)
+            alike = [one for one in report.incidents if self._words.readers(one) == readers]
+            meeting = now.meeting(incident, readers)
+            self._spool = company.with_named(self._spool, incident, step, alike, meeting)
 
     def notify_test(self, seconds: float) -> str:
         """Deliver a test now, past the queue, within so many seconds; return how that went, in words."""
@@ -194,6 +197,10 @@ class Notifier:
     def delivered(self, incident_id: str) -> OutputTold:
         """What has left, for the nodes that share the incident: whoever speaks next goes on from there."""
         return self._spool.delivered(incident_id)
+
+    def stands(self, incidents: Sequence[Incident]) -> tuple[StandsAt, ...]:
+        """Which of these stand where incidents of other nodes may, and which wait for their turn to be told."""
+        return self._turns.stands(incidents, self._spool) if self.tells_people else ()
 
     def queued(self) -> int:
         """How many messages wait to be delivered."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport, OutputTold, Told
+from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport, OutputTold, StandsAt, Told
 
 
 class Output(Protocol):
@@ -90,6 +90,22 @@ class Remembers(Protocol):
 
     def delivered(self, incident_id: str) -> OutputTold:
         """What was delivered of an incident."""
+
+
+@runtime_checkable
+class TellsOnce(Protocol):
+    """An output that may tell people of jobs of several nodes in one message."""
+
+    tells_people: bool
+
+    def stands(self, incidents: Sequence[Incident]) -> tuple[StandsAt, ...]:
+        """Which of these stand where incidents of other nodes may, and which wait for their turn to be told."""
+
+
+def stands_by(outputs: Sequence[Output], incidents: Sequence[Incident]) -> tuple[StandsAt, ...] | None:
+    """What the one that tells people says of these to other nodes; None where none asks what others say."""
+    asking = [output for output in outputs if isinstance(output, TellsOnce) and output.tells_people]
+    return asking[0].stands(incidents) if asking else None
 
 
 def told_by(outputs: Sequence[Output], incident_id: str) -> Told:

@@ -14,7 +14,7 @@ from stallwatch.diagnosis.report.steps_by_cause import says_what_differs
 from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.incidents.life_cycle import JOB_ENDED
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.incident import Incident, NodeReport
+from stallwatch.model.incident import Companion, Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs import company
@@ -48,12 +48,12 @@ def slack_message(
 
     A report of the node adds what it knows of the culprit's GPU. Slack folds the merged stacks, which are long.
     """
-    others = company.beside(incident, report.incidents) if report is not None and step not in LAST_STEPS else ()
+    others = company.beside(incident, report) if report is not None and step not in LAST_STEPS else ()
     title = _clip(_headline(incident, step, others), _HEADER_CHARACTERS)
     blocks = [{"type": "header", "text": {"type": "plain_text", "text": title}}]
     blocks += _resolved(incident) if step in LAST_STEPS else _standing(incident, step, _gpus(report))
     if others:
-        there = [f"• {escape(headline(one, 'told'))}" for one in others[:_MOST_LINES]]
+        there = [f"• {escape(one.said)}" for one in others[:_MOST_LINES]]
         until = "no message of their own while this one stands, unless one becomes critical"
         blocks.append(_section(_lines([f"*Others that wait there* ({until})", *there])))
     blocks.append(_context(_footer(incident, external_url)))
@@ -64,7 +64,7 @@ def slack_message(
     return message
 
 
-def _notification(incident: Incident, step: Step, others: Sequence[Incident]) -> str:
+def _notification(incident: Incident, step: Step, others: Sequence[Companion]) -> str:
     """What a locked phone shows, and the first lines must be enough: job, rank, cause, code line; may it be killed; the
     sentence."""
     over = step in LAST_STEPS
@@ -141,7 +141,7 @@ def _prose(text: str) -> str:
     )
 
 
-def _headline(incident: Incident, step: Step, others: Sequence[Incident] = ()) -> str:
+def _headline(incident: Incident, step: Step, others: Sequence[Companion] = ()) -> str:
     mark = {"resolved": "🟢", "ended": _ENDED}.get(step, _MARKS[incident.severity])
     return f"{mark} {company.together_words(incident, others)}{headline(incident, step)}"
 

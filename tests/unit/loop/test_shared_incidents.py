@@ -9,6 +9,7 @@ from stallwatch.config import Config
 from stallwatch.config_sections import FleetSection
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.errors import UsageError
+from stallwatch.fleet.company_seat import Companies
 from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord
 from stallwatch.fleet.orders import Book, News
@@ -42,6 +43,7 @@ class FakeLink:
         self.busy = False
         self.closed = False
         self.book = Book("node0")
+        self.companies = Companies("node0")
         self.paces: Sequence[JobPace] = ()
         self.slow_ranks: dict[str, PaceVerdict] = {}
         self.heard: list[News] = []
