@@ -99,7 +99,7 @@ def _in_place(run: Run, copied: Path, options: argparse.Namespace) -> None:
         print(f"{len(items)} tests; they fail without a mutant: {touched.failed or 'none'}", flush=True)
 
         def is_killed(module: Path, changed: Mutant) -> bool:
-            chosen = in_place.tests_for(changed, str(loaded[module].__file__), touched, items, options.slowest)
+            chosen = in_place.tests_for(changed, str(loaded[module].__file__), touched, items, options.each)
             killed = in_place.is_killed(loaded[module], changed, chosen, touched)
             if killed is None and chosen:
                 files = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in chosen))
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--noted", type=Path, metavar="FILE", help="which tests come to which lines: read, or made and kept"
     )
-    parser.add_argument("--slowest", type=float, default=60.0, metavar="S", help="tests that take longer are left out")
+    parser.add_argument("--each", type=float, default=60.0, metavar="S", help="for the tests of one mutant")
     parser.add_argument("modules", nargs="+", metavar="MODULE.py", type=Path)
     options = parser.parse_args(argv)
     run = Run(options.modules, options.sample, options.seed, options.seconds)

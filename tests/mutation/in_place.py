@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
@@ -64,13 +65,16 @@ def touched_by(items: Sequence[pytest.Item], files: Sequence[str]) -> Touched:
 def tests_for(
     changed: Mutant, file: str, touched: Touched, items: Sequence[pytest.Item], most_seconds: float
 ) -> list[pytest.Item]:
-    """The tests that come to its lines, the quickest first, but those that take longer than `most_seconds`; of what an
-    import runs all that come to the module."""
+    """The tests that come to its lines (of what an import runs: to the module), those of the module's own file
+    before the others, the quickest first, as many as take `most_seconds` in all."""
     lines = touched.by_line[file]
     wanted = range(changed.line, changed.last_line + 1) if changed.kind == "function" else lines
     found = {test for line in wanted for test in lines.get(line, ())}.difference(touched.failed)
-    quick = [item for item in items if item.nodeid in found and touched.seconds[item.nodeid] <= most_seconds]
-    return sorted(quick, key=lambda item: touched.seconds[item.nodeid])
+    own = f"test_{Path(file).name}"
+    coming = [item for item in items if item.nodeid in found]
+    coming.sort(key=lambda item: (item.path.name != own, touched.seconds[item.nodeid]))
+    spent = accumulate(touched.seconds[item.nodeid] for item in coming)
+    return [item for item, seconds in zip(coming, spent, strict=True) if seconds <= most_seconds]
 
 
 def is_killed(module: ModuleType, changed: Mutant, tests: Sequence[pytest.Item], touched: Touched) -> bool | None:

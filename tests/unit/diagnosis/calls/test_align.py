@@ -1,0 +1,100 @@
+"""Who differs where no majority tells: what decides it, and where nothing does."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.calls.align import Divergence, find_divergences
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.model.evidence import RankEvidence, Recorder
+from tests.builders.job import Call, Group, Rank, evidence, loop, world
+
+PAIR = world(2)
+STEPS = loop(PAIR, 4)
+END = Call(PAIR, "barrier", line=80)
+EXTRA = Call(PAIR, elements=7, line=44)  # of the size of a step's second call, with which it pairs
+
+
+def divergences(ranks: Sequence[RankEvidence]) -> tuple[Divergence, ...]:
+    return find_divergences(Case([reduce_rank(rank) for rank in ranks], {}, len(ranks)))
+
+
+def divergence(*ranks: Rank, lines: bool = True) -> Divergence:
+    """The only one. Without `lines` the recorder was told to note no stacks."""
+    told = [rank.evidence() for rank in ranks]
+    if not lines:
+        told = [replace(rank, recorders=tuple(map(_without_lines, rank.recorders))) for rank in told]
+    (found,) = divergences(told)
+    return found
+
+
+def _without_lines(recorder: Recorder) -> Recorder:
+    return replace(recorder, operations=tuple(replace(entry, frames=()) for entry in recorder.operations))
+
+
+def test_a_call_from_a_line_of_its_own_that_paired_decides() -> None:
+    usual, odd = Rank(0, (*STEPS, END), 8), Rank(1, (*STEPS[:-1], EXTRA, STEPS[-1]), 8)
+    found = divergence(usual, odd)
+    assert (found.decided_by, found.culprits, found.seq) == ("slip", (1,), 9)
+
+
+def test_where_no_lines_are_known_what_has_followed_before_decides() -> None:
+    """After a call of 7 elements one of 500 always came; which line made either nobody noted."""
+    usual, odd = Rank(0, (*STEPS, STEPS[0]), 8), Rank(1, (*STEPS, EXTRA), 8)
+    assert divergence(usual, odd).decided_by == "site"
+    found = divergence(usual, odd, lines=False)
+    assert (found.decided_by, found.culprits) == ("history", (1,))
+
+
+def test_a_line_that_always_called_something_else_decides() -> None:
+    """Once is no habit: a line may make several calls."""
+    usual, odd = Call(PAIR, elements=500), Call(PAIR, "broadcast", elements=500)  # of line 10
+    for past, decided in ((STEPS[:4], "line"), (STEPS[:2], "start")):
+        found = divergence(Rank(0, (*past, usual), len(past)), Rank(1, (*past, odd), len(past)))
+        assert (found.decided_by, found.culprits) == (decided, (1,)), past
+
+
+def test_a_size_that_was_never_seen_is_the_odd_one_where_nothing_has_repeated_yet() -> None:
+    """Of two operations that say nothing of each other none is: a new one may be the program's next part."""
+    past = STEPS[:2]
+    news = ((Call(PAIR, elements=9), (1,)), (Call(PAIR, "broadcast", 9), ()), (END, (1,)))
+    for new, culprits in news:
+        found = divergence(Rank(0, (*past, past[1]), 2), Rank(1, (*past, new), 2), lines=False)
+        assert found.culprits == culprits, new
+
+
+def test_half_of_a_group_that_made_a_call_of_its_own_is_named_where_all_lines_are_compared() -> None:
+    """It paired, and they stand one call off. Number by number that is compared in groups of 16 at most: among more
+    nobody is named."""
+    for members in (16, 18):
+        group = world(members)
+        steps, end, extra = loop(group, 4), Call(group, "barrier", line=80), Call(group, elements=7, line=44)
+        odd = (*steps[:-1], extra, steps[-1])
+        ranks = [Rank(rank, odd if rank % 2 else (*steps, end), 8) for rank in range(members)]
+        named = tuple(range(1, members, 2)) if members == 16 else ()
+        assert judge(evidence(*ranks)).verdicts[0].culprits == named
+
+
+TP = [Group(str(1 + n), f"tp{n}", (2 * n, 2 * n + 1), 1 + n) for n in range(2)]
+
+
+def _pairs(*calls: Sequence[str]) -> list[Rank]:
+    """Two pairs of ranks, the first of which stands in its last calls."""
+    made = [tuple(Call(TP[rank // 2], name) for name in names) for rank, names in enumerate(calls)]
+    return [Rank(rank, own, len(own) - (rank < 2)) for rank, own in enumerate(made)]
+
+
+def test_a_pair_that_made_the_same_calls_is_a_witness() -> None:
+    past = ["all_gather", "broadcast"]
+    found = divergence(*_pairs([*past, "all_reduce"], [*past, "gather"], *[[*past, "all_reduce"]] * 2))
+    assert (found.decided_by, found.culprits) == ("sisters", (1,))
+
+
+def test_a_pair_that_has_not_come_there_or_went_another_way_is_no_witness() -> None:
+    past = ["all_gather", "broadcast"]
+    parted = ([*past, "all_reduce"], [*past, "gather"])
+    for beside in (past, ["all_gather", "all_gather", "all_reduce"]):
+        found = divergence(*_pairs(*parted, beside, beside))
+        assert (found.decided_by, found.culprits) == ("nothing", ()), beside
