@@ -48,14 +48,16 @@ def detect(
     config: Config, snapshots: Iterable[NodeSnapshot], guard: StageGuard | None = None
 ) -> Iterator[tuple[NodeSnapshot, Detected]]:
     """Feed snapshots, oldest first, through the detectors from nothing and yield what each tick found. As in the
-    daemon, a step that raises costs its own tick and is counted by `guard`; without one it raises here."""
+    daemon, a step that raises costs its own tick, a detector that does its findings of that tick, and both are counted
+    by `guard`; without one they raise here."""
     detection, state, detected = Detection(config), DetectionState(), Detected((), (), ())
     for snapshot in snapshots:
         with contextlib.nullcontext() if guard is None else guard.stage("detectors", "step"):
             state, detected = detection.step(state, snapshot)
-            if guard is not None:
-                for error in detected.errors:
-                    guard.count("detectors", error.detector, error.error)
+            for error in detected.errors:
+                if guard is None:
+                    raise RuntimeError(f"{error.detector}: {error.error}")
+                guard.count("detectors", error.detector, error.error)
         yield snapshot, detected
 
 

@@ -1,11 +1,14 @@
 import msgspec
 import pytest
 
+from stallwatch.config import Config
+from stallwatch.detectors.exit import ExitDetector, describe, failed_by_itself, is_ending
+from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Unavailable
-from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
+from stallwatch.model.snapshot import Heartbeat, NodeSnapshot, ProcessEnd, RankSample
 from tests.builders.clock import SECOND_NS
-from tests.builders.heartbeat import START_NS
-from tests.builders.node import with_beat
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import sample, snapshot, with_beat
 from tests.builders.running_job import found, four, job_run, run
 
 
@@ -126,3 +129,58 @@ def test_of_a_rank_that_is_gone_people_see_how_it_ended(how: ProcessEnd, said: s
     views = {view.rank: view for view in run(job_with({2: how}, 25))[-1][1].ranks}
     assert (views[2].state, views[2].ended) == ("gone", said)
     assert views[1].ended == ""
+
+
+def gone(how: ProcessEnd | None, rank: int = 0, beat: Heartbeat | None = None) -> RankHistory:
+    """A rank that has ended so; None: it lives. Without a record it has no hook."""
+    return RankHistory(sample(rank, beat, end=how), START_NS, beat)
+
+
+def all_of(*ends: ProcessEnd | None, beat: Heartbeat | None = None) -> tuple[RankHistory, ...]:
+    return tuple(gone(how, rank, beat) for rank, how in enumerate(ends))
+
+
+@pytest.mark.parametrize("number", [4, 5, 6, 7, 8, 11, 31])
+def test_a_signal_that_a_process_gives_itself_is_a_failure_of_its_own(number: int) -> None:
+    assert failed_by_itself(all_of(end(1, signal=number), None))
+
+
+@pytest.mark.parametrize("number", [1, 2, 15])
+def test_signals_by_which_people_and_schedulers_end_jobs_are_no_failure(number: int) -> None:
+    for how in (end(1, signal=number), end(1, code=128 + number)):
+        assert is_ending(all_of(how, None, None))
+    killed_after = all_of(end(1, code=0), end(1, signal=number), None, None, None)
+    assert is_ending(killed_after), "the clean-up of a job that leaves, by that signal"
+    assert not is_ending(all_of(end(1, code=0), end(1.1, signal=9), None, None, None))
+
+
+def test_one_that_was_killed_for_memory_is_abnormal_whoever_is_left_and_whatever_else_is_said_of_it() -> None:
+    for how in (end(1, oom=True), end(1, signal=15, oom=True), end(1, code=0, oom=True)):
+        assert not is_ending(all_of(how)), how
+        assert is_ending(all_of(msgspec.structs.replace(how, out_of_memory=None))), how
+
+
+def test_a_hooked_rank_that_vanished_was_killed_only_while_more_than_half_of_its_job_lives() -> None:
+    beat = heartbeat(0)
+    for alive, ending in ((1, True), (2, True), (3, False)):
+        assert is_ending(all_of(end(1), *[None] * alive, *[end(2)] * (3 - alive), beat=beat)) is ending
+
+
+def test_half_of_a_job_that_left_in_order_is_a_job_that_leaves() -> None:
+    """Fewer have left somebody who needs them."""
+    left, failed = end(1, code=0), end(2, code=1)
+    assert is_ending(all_of(left, left, failed, None))
+    assert not is_ending(all_of(left, left, failed, None, None))
+    assert is_ending(all_of(left, left, None, None, None)), "nobody failed"
+
+
+def test_an_end_is_found_at_the_first_tick_with_the_step_that_its_hook_told() -> None:
+    detector = ExitDetector(Config().tell)
+    for beat, step in ((heartbeat(0, step=70), 70), (None, None)):
+        seen = NodeHistory(snapshot(5, []), all_of(end(1, code=1), None, beat=beat))
+        _, (finding,) = detector.step(detector.start(), seen)
+        assert (finding.step, finding.limit_seconds, finding.since_ns) == (step, 0.0, START_NS + SECOND_NS)
+
+
+def test_a_signal_without_a_name_is_told_all_the_same() -> None:
+    assert describe(end(1, signal=44)) == "signal 44 (a real-time one)"

@@ -4,9 +4,12 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
-from stallwatch.detectors.slow_cost import since_when
+from stallwatch.detectors.history import RankHistory
+from stallwatch.detectors.slow_cost import since_when, slow_cost
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import sample
 from tests.replay.stragglers import COMPUTE_SECONDS, Backend, By, Job, play
 
 ONSET_SECONDS = 20.0
@@ -58,3 +61,22 @@ def test_of_uncounted_steps_no_length_is_known() -> None:
     looks = tuple(StepLook(place * LOOK_NS, 1, (0, 0), (0, 0), steps=(-1, -1)) for place in range(5))
     assert Looks(looks=looks).step_ns(5) == 0.0
     assert Looks(looks=looks).steps_within(5) == 5
+
+
+def test_of_uncounted_steps_the_records_say_how_long_they_were() -> None:
+    """One rank of four waits in no look, the others in each: all of a step, by the median of those in the records."""
+    looks = Looks(
+        tuple(PeerRank(rank, rank) for rank in range(4)),
+        looks=tuple(StepLook(n * LOOK_NS, 1, (1, 0, 1, 1), (1, 0, 1, 1), steps=(-1,) * 4) for n in range(20)),
+    )
+    peers = [(rank, ((1, int(rank != 1)),) * 20) for rank in range(4)]
+
+    def alive(*seconds: float) -> list[RankHistory]:
+        beat = heartbeat(0, step_durations_ns=tuple(int(one * SECOND_NS) for one in seconds))
+        return [RankHistory(sample(0, beat), START_NS, beat), RankHistory(sample(1, None), START_NS)]
+
+    cost = slow_cost(looks, peers, [1], alive(0.5, 2.0, 9.0))
+    assert cost is not None
+    assert (cost.cost_seconds, cost.step_seconds) == (2.0, 2.0)
+    assert slow_cost(looks, peers, [1], alive()) is None, "no step is known"
+    assert slow_cost(looks, peers, range(4), alive(1.0)) is None, "nobody is left who would wait"

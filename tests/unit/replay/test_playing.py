@@ -4,8 +4,11 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
+from stallwatch.detectors.history import NodeHistory
+from stallwatch.detectors.stopped import StoppedDetector, StoppedState
 from stallwatch.incidents.messages import Captured, Judged
 from stallwatch.loop.stage_guard import StageGuard
+from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.replay.playing import PlayedMoment, detect, play
@@ -75,4 +78,23 @@ def test_a_step_that_raises_costs_its_own_tick(monkeypatch: pytest.MonkeyPatch) 
     assert len(list(detect(Config(), hang(), guard))) == len(hang())
     assert [(one.stage, one.errors_total) for one in guard.errors()] == [("detectors", 1)]
     with pytest.raises(RuntimeError):
+        list(detect(Config(), hang()))
+
+
+def test_a_detector_that_raises_is_counted_by_a_guard_and_raises_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stories of what is found would not notice one that fails in all the ticks in which nothing is to be found."""
+    real = StoppedDetector.step
+
+    def step(self: StoppedDetector, state: StoppedState, seen: NodeHistory) -> tuple[StoppedState, tuple[Finding, ...]]:
+        if seen.snapshot.tick == 7:
+            raise IndexError("nobody has ended")
+        return real(self, state, seen)
+
+    monkeypatch.setattr(StoppedDetector, "step", step)
+    guard = StageGuard()
+    assert len(list(detect(Config(), hang(), guard))) == len(hang())
+    assert [(one.stage, one.errors_total) for one in guard.errors()] == [("detectors", 1)]
+    with pytest.raises(RuntimeError, match="stopped: IndexError: nobody has ended"):
         list(detect(Config(), hang()))
