@@ -3,8 +3,8 @@
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
 from stallwatch.detectors.history import RankHistory
+from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
 from stallwatch.detectors.slow_cost import since_when, slow_cost
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
