@@ -40,3 +40,17 @@ def test_a_host_that_runs_ahead_and_falls_behind_for_a_while_is_no_slow_rank(see
     _, job = calm_job(seed)
     found = [f for _, detected in detect(Config(), play(job, 45, seed)) for f in detected.findings]
     assert not [finding for finding in found if (finding.detector, finding.stage) == ("slow", "confirmed")]
+
+
+@pytest.mark.parametrize(
+    ("less", "looks"),
+    [
+        ([1.0, 1.0, 1.0, 0.0, 0.0, 0.0] * 2, 2 * (6 * 7 / 12 + 1) / (2 + 1) - 1),  # 6 of 12 looks in two spells
+        ([0.0] * 9 + [1.0, 1.0, 1.0, 0.0, 0.0, 0.0] * 2, 2 * (6 * 7 / 12 + 1) / (2 + 1) - 1),  # it began there
+        ([1.0, 0.3, 0.3, 0.0, 0.0] * 2, 2 * (6 * 5 / 10 + 1) / (2 + 1) - 1),  # 0.3 is more than half of the mean
+        ([1.0, 0.1, 0.1, 0.0, 0.0] * 2, 1.0),  # 0.1 is not
+        ([1.0] * 8 + [0.0] * 8, 2 * (8 * 9 / 16 + 1) / (1 + 1) - 1),
+    ],
+)
+def test_the_number_of_runs_says_how_long_they_are(less: list[float], looks: float) -> None:
+    assert looks_of_a_draw(less) == pytest.approx(looks)

@@ -1,9 +1,12 @@
 import msgspec
 
-from stallwatch.model.reading import Known
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.stopped import StoppedDetector
+from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
+from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS
-from tests.builders.node import process
+from tests.builders.node import process, sample, snapshot
 from tests.builders.running_job import found, four, job_run, run
 
 
@@ -45,3 +48,29 @@ def test_a_debugger_that_has_just_gone_leaves_the_rank_a_moment() -> None:
     assert facts[19] == ()
     assert facts[25] == facts[32] == (1,)
     assert facts[35] == ()
+
+
+def test_a_stopped_rank_that_cannot_be_seen_for_a_moment_is_stopped_still() -> None:
+    """And one that was never seen to be stopped is not, whatever hides it."""
+
+    def edit(second: float, rank: RankSample) -> RankSample:
+        if rank.rank in (1, 2) and second in (22, 23):
+            return msgspec.structs.replace(rank, process=Unavailable("no answer", START_NS))
+        if rank.rank == 1 and 20 <= second <= 25:
+            return msgspec.structs.replace(rank, process=Known(process(1, state="T"), START_NS))
+        return rank
+
+    findings = found(run(job_run(four(), 27, edit=edit, first_second=18)), "stopped")
+    assert [(second, finding.ranks) for second, finding in findings] == [(second, (1,)) for second in range(20, 26)]
+    assert {finding.since_ns for _, finding in findings} == {START_NS + 20 * SECOND_NS}
+
+
+def test_it_is_confirmed_in_the_look_that_is_made_for_it() -> None:
+    """The loop looks when the finding says that it is due."""
+    stopped = RankHistory(sample(1, None, state="T"), START_NS)
+    detector = StoppedDetector()
+    state, (suspect,) = detector.step(detector.start(), NodeHistory(snapshot(5, []), (stopped,)))
+    assert suspect.due_ns is not None
+    due = (suspect.due_ns - START_NS) / SECOND_NS
+    _, (finding,) = detector.step(state, NodeHistory(snapshot(due, []), (stopped,)))
+    assert (suspect.stage, finding.stage, finding.limit_seconds) == ("suspect", "confirmed", 0.0)
