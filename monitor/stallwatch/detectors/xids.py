@@ -36,7 +36,9 @@ def count(before: XidState, snapshot: NodeSnapshot) -> XidState:
     told = frozenset(
         (_of(gpu, event.xid), event.at_ns, "") for gpu in gpus for event in gpu.events if event.xid is not None
     )
-    driver = before.driver if told == before.driver.present else before.driver.seen(told)
+    # A driver that does not answer for a moment tells of the same events again once it does.
+    silent = not isinstance(snapshot.gpus, Known)
+    driver = before.driver if silent or told == before.driver.present else before.driver.seen(told)
     if not isinstance(snapshot.host, Known):
         return XidState(driver, before.kernel)
     by_address = {bus_address(gpu.pci_bus_id): gpu for gpu in gpus if gpu.pci_bus_id}
