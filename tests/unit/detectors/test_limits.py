@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,42 @@ def test_a_long_step_that_recurs_is_a_habit_but_blinds_for_a_minute_at_most() ->
     assert limit(twice) == 40.0
     long = learn(learn(times, (300 * SECOND_NS,)), (300 * SECOND_NS,))
     assert limit(long) == 60.0
+
+
+def more(times: Times, *seconds: float) -> Times:
+    return learn(times, tuple(int(s * SECOND_NS) for s in seconds))
+
+
+@pytest.mark.parametrize(("step", "seconds"), [(1.0, 5.0), (1.5, 6.0), (2.0, 8.0), (4.0, 11.0)])
+def test_steps_of_seconds_get_four_of_them_until_half_as_much_again_and_some_seconds_are_less(
+    step: float, seconds: float
+) -> None:
+    assert limit(of(*[step] * 6)) == seconds
+    assert limit_of(of(*[step] * 5), "the step", 5.0) is None
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    assert limit(of(*[1.5] * 8, *[0.1] * 120)) == 6.0, "a sixteenth of the last 128"
+    assert limit(of(*[1.5] * 8, *[0.1] * 128)) == 5.0
+    habits = more(of(*[0.1] * 110), 25, 25, *[10] * 7)
+    assert limit(habits) == 20.0, "eight long ones are kept: of these 25 s are one"
+    assert learn(habits, ()) == habits
+
+
+def test_a_long_one_is_four_times_the_median_and_more() -> None:
+    usual = of(1, 1, 1, 1, 3, 3, 3)
+    assert more(usual, 4, 4).long == ()
+    assert more(usual, 4.5, 4.5).long == (4_500_000_000,) * 2
+
+
+def test_a_habit_that_is_shorter_than_most_steps_have_become_says_nothing() -> None:
+    assert limit(Times((30 * SECOND_NS,) * 30, (5 * SECOND_NS,) * 2)) == 50.0
+
+
+def test_a_quantile_is_one_of_the_values_by_its_rank() -> None:
+    assert quantile(tuple(range(1, 41)), 0.95) == 38
+    assert quantile(tuple(range(1, 41)), 0.5) == 20
+    assert [quantile(values, 0.95) for values in ((7,), (1, 9), (1, 2, 9))] == [7, 1, 2]
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=2, max_size=60))

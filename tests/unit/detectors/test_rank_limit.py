@@ -70,3 +70,10 @@ def test_a_phase_is_its_own_time_whatever_its_peers_do() -> None:
     ranks = [rank(step_times=times(*[1] * 8)) for _ in range(3)]
     saves = rank(phase="save", phase_times=(("save", times(*[20] * 8)),))
     assert [one.seconds for one in job_limits([*ranks, saves], STALL)] == [5, 5, 5, 35]
+
+
+def test_most_of_a_job_are_more_than_half_and_who_is_as_they_are_keeps_its_own_reason() -> None:
+    ranks = [rank(step_times=times(*[length] * 8)) for length in (1, 1, 60, 60, 60)]
+    assert job_limits(ranks, STALL) == [rank_limit(own, STALL) for own in ranks]
+    saving = [rank(phase="save", phase_times=(("save", times(*[20] * 8)),))] * 2
+    assert [one.seconds for one in job_limits(saving, STALL)] == [35, 35], "nobody steps"
