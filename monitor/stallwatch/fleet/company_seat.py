@@ -24,6 +24,9 @@ SILENT_SECONDS: Final = 3 * PUT_SECONDS  # who has said nothing for so long has 
 _OFTEN_SECONDS: Final = 1.0  # between looks while somebody is to be told
 _CALM_SECONDS: Final = 3.0
 _GATHER_SECONDS: Final = 4.0  # jobs of one mount stall within seconds of each other: who comes first waits for them
+# What stood at one mount is well again within seconds of each other, as nodes look at theirs: whoever is not after this
+# is told of.
+_OVER_SECONDS: Final = 30.0
 _ORDINAL: Final = 0
 _MOST_STANDING: Final = 64  # incidents that a node speaks of at one meeting
 _MOST_NAMED: Final = 512
@@ -122,6 +125,7 @@ class _Seat:
         self._generation = 0
         self._until_ns = 0  # our claim is in force, by our clock
         self._others: tuple[Companion, ...] = ()
+        self._seen: dict[str, tuple[Companion, int]] = {}  # whose message names others, and when they last stood
         self._known = False
 
     def say(self, stands: Sequence[StandsAt]) -> None:
@@ -152,7 +156,15 @@ class _Seat:
         if wish.claims or wish.generation:
             self._generation = seen.generation
             self._until_ns = asked_ns + int((CLAIM_SECONDS - 1) * SECOND_NS) if seen.generation else 0
-        self._others, self._known = seen.others, True
+        now = {one.incident_id: one for one in seen.others}
+        self._seen |= {one.incident_id: (one, now_ns) for one in seen.others if one.tells and one.named}
+        self._seen = {
+            known: (one, at_ns)
+            for known, (one, at_ns) in self._seen.items()
+            if known in now or now_ns - at_ns < _OVER_SECONDS * SECOND_NS
+        }
+        over = tuple(replace(one, over=True) for known, (one, _) in self._seen.items() if known not in now)
+        self._others, self._known = (*seen.others, *over), True
 
     def meeting(self, now_ns: int) -> Gathering:
         speaks = self._generation > 0 and now_ns < self._until_ns

@@ -122,6 +122,7 @@ class Companion(msgspec.Struct, frozen=True, omit_defaults=True):
     acknowledged_by: str = ""
     tells: bool = False  # people were told of it by a message of its own
     named: tuple[str, ...] = ()  # incidents that need none of their own while its message stands
+    over: bool = False  # a moment ago: those whom its message named are about to be well, too
 
 
 class StandsAt(msgspec.Struct, frozen=True):

@@ -54,7 +54,9 @@ def beside(incident: Incident, report: NodeReport) -> tuple[Companion, ...]:
     """Other jobs' incidents that stand at what this one waits for, whether people were told of them or not."""
     on = waits_on(incident)
     here = [companion(one) for one in _here(incident, report.incidents)]
-    there = [other for one in report.meetings or () if on and one.waits_on == on for other in one.others]
+    there = [
+        other for one in report.meetings or () if on and one.waits_on == on for other in one.others if not other.over
+    ]
     found = {one.incident_id: one for one in (*there, *here) if one.incident_id != incident.shared_id}
     return tuple(found.values())
 
@@ -121,7 +123,7 @@ def with_named(
     others = [one.incident_id for one in _here(incident, here) if not one.told_elsewhere]
     named = [one for one in others if _needs_one(one, spool, incident.severity)]
     for one in meeting.others if meeting is not None else ():
-        if not one.tells and _needs_one(one.incident_id, spool, incident.severity):
+        if not (one.tells or one.over) and _needs_one(one.incident_id, spool, incident.severity):
             named.append(one.incident_id)
     company = {one: teller for one, teller in spool.company.items() if one != incident.incident_id}
     company |= dict.fromkeys(named if step in _NAMING else (), incident.incident_id)

@@ -182,6 +182,16 @@ def test_when_the_tellers_job_is_well_who_is_left_is_told_of_in_one_message(told
     assert (again[1], set(again[2])) == ("told", {"a", "b", "c"} - {again[0], told.teller})
 
 
+def test_jobs_that_are_well_again_one_after_another_are_one_message_more(told: Site) -> None:
+    order = sorted(range(3), key=lambda number: "abc"[number] != told.teller)
+    said = []
+    for number in order:
+        node = told.nodes[number]
+        node.incidents = tuple(replace(one, state="resolved") for one in node.incidents)
+        said += told.run(8)
+    assert [(job, step) for job, step, _ in said + told.run(60)] == [(told.teller, "resolved")]
+
+
 def test_who_alone_becomes_critical_is_told_of(told: Site) -> None:
     other = (told.teller == "a") * 1
     told.stand(**{f"n{other}": at("abc"[other], severity="critical")})
