@@ -148,18 +148,20 @@ class Node:
         self.daemon = DaemonChild(self.folder, os.environ, settings, command)
         self.daemon.start()
 
-    def train(self, program: Path, arguments: Sequence[str], nodes: int, per_node: int, master: str) -> None:
-        """Start this node's ranks of a job whose rank 0 is reached at `master`."""
+    def train(
+        self, program: Path, arguments: Sequence[str], nodes: int, per_node: int, master: str, job: str = "fleet-job"
+    ) -> None:
+        """Start this node's ranks of a job whose rank 0 is reached at `master`; of one of its own `nodes` is 1."""
         for local in range(per_node):
-            self._start(program, arguments, local, nodes, per_node, master)
+            self._start(program, arguments, local, nodes, per_node, master, job)
 
     def _start(
-        self, program: Path, arguments: Sequence[str], local: int, nodes: int, per_node: int, master: str
+        self, program: Path, arguments: Sequence[str], local: int, nodes: int, per_node: int, master: str, job: str
     ) -> None:
         assert self.daemon is not None
-        environment = job_environment(os.environ, self.daemon.rank_directory, self.mark, self.folder, "fleet-job")
+        environment = job_environment(os.environ, self.daemon.rank_directory, self.mark, self.folder, job)
         environment |= {
-            "RANK": str(self.number * per_node + local), "WORLD_SIZE": str(nodes * per_node),
+            "RANK": str(self.number % nodes * per_node + local), "WORLD_SIZE": str(nodes * per_node),
             "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(per_node),
             "MASTER_ADDR": master, "MASTER_PORT": "29500",
             "GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_DISABLE": "1",
@@ -218,6 +220,7 @@ class Cluster:
         self.shared = folder / "shared"
         self.shared.mkdir(mode=0o700)
         self.proves_nothing = False  # no node alone can: told as undecided, when the patience with that is over
+        self.settings: dict[str, dict[str, str]] = {}  # that take the place of those sections
         self.program, self.seed = PROGRAMS / "feature_cache.py", 5
 
     @contextlib.contextmanager
@@ -245,6 +248,7 @@ class Cluster:
         settings = {"fleet": fleet, "slack": {"webhook_url": self.slack.url}, "daemon": {}}
         if self.proves_nothing:
             settings["tell"] = {"undecided_seconds": "40"}
+        settings |= self.settings
         for node in self.nodes:
             settings["daemon"] = {
                 "rank_directory": str(node.folder / "ranks"),

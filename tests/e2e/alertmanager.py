@@ -37,13 +37,13 @@ def shipped_configuration(slack_url: str, folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def alertmanager_server(slack_url: str, folder: Path) -> Iterator[str]:
+def alertmanager_server(slack_url: str, folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
     """Run it until the end of the block; the value is its host:port."""
     assert PROGRAM is not None
     config = folder / "alertmanager.yml"
     config.write_text(shipped_configuration(slack_url, folder))
     shutil.copy(DEPLOYED / "stallwatch.tmpl", folder)
-    address = f"127.0.0.1:{free_port()}"
+    address = f"{host}:{free_port()}"
     command = [
         PROGRAM,
         f"--config.file={config}",
