@@ -12,6 +12,7 @@ from stallwatch.node.procfs import TICKS_PER_SECOND
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
+from stallwatch.sensors.hookless import numbers_of
 from stallwatch.sensors.owners import OwnerNames
 from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.same_named_jobs import RankClaimant, kin_of, separate_jobs
@@ -182,7 +183,7 @@ class FollowedRanks:
         for found in self._slow.found():
             if (found.pid, found.start_ticks) not in self._ranks:
                 self.follow(found.pid, found.start_ticks, found.names)
-        self._slow.known_pids = frozenset(pid for pid, _ in self._ranks)
+        self._slow.known = {pid: numbers_of(rank.names) for (pid, _), rank in self._ranks.items()}
 
     def problem(self) -> str:
         """A sentence when something of them cannot be read; "" otherwise."""

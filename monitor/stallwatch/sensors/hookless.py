@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,6 +30,9 @@ _MOST_READS = 128
 _MOST_READ_BYTES = 16 << 20
 _MOST_NAMED = 1_024
 _MOST_ANCESTORS = 64  # of one process: a chain is as long as its user likes
+
+
+Numbers = tuple[int, int, int]  # rank, local rank, world size
 
 
 class FoundRank(NamedTuple):
@@ -74,8 +77,8 @@ class HooklessSearch:
         self._reads: Counter[int] = Counter()  # of this search, by user
         self._read_bytes: Counter[int] = Counter()
 
-    def search(self, known: Iterable[int]) -> list[FoundRank]:
-        """Return ranks that are not among the `known` pids and not below a process of the same rank."""
+    def search(self, known: Mapping[int, Numbers]) -> list[FoundRank]:
+        """Return ranks that are not among the `known`, by pid, and not below a process of the same rank."""
         self._searches += 1
         self._reads.clear()
         self._read_bytes.clear()
@@ -91,7 +94,6 @@ class HooklessSearch:
                 named[pid] = seen
         for seen in named.values():
             self._find_launchers(seen)
-        known = set(known)
         for seen in sorted(named.values(), key=lambda seen: sum(1 for _ in self._ancestors(seen))):
             seen.is_below = seen.is_below or self._has_ancestor(seen, known)
             if not seen.is_below and seen.pid not in known:
@@ -164,10 +166,13 @@ class HooklessSearch:
                 if above.names and not above.has_rank and _numbers(above) != _numbers(seen):
                     above.is_launcher = True
 
-    def _has_ancestor(self, seen: _Seen, known: Collection[int]) -> bool:
+    def _has_ancestor(self, seen: _Seen, known: Mapping[int, Numbers]) -> bool:
         """Loader workers, compilers and trackers inherit the variables of their rank, and those that it set itself. A
-        shell or a profiler that the rank was started by has them too, and no torch."""
+        shell or a profiler that the rank was started by has them too, and no torch. A rank that has set all of them
+        itself (mp.spawn, Ray) shows none."""
         return any(
+            above.names is None and known.get(above.pid) == _numbers(seen) for above in self._ancestors(seen)
+        ) or any(
             above.names is not None and not above.is_launcher and (above.torch_seen or above.pid in known)
             and (above.names == seen.names or (not above.has_rank and _numbers(above) == _numbers(seen)))
             for above in self._ancestors(seen)
@@ -202,8 +207,13 @@ class HooklessSearch:
             return False
 
 
-def _numbers(seen: _Seen) -> tuple[int, int, int] | None:
-    return (seen.names.rank, seen.names.local_rank, seen.names.world_size) if seen.names else None
+def numbers_of(names: RankNames) -> Numbers:
+    """Return which rank it is, whatever its job is called."""
+    return names.rank, names.local_rank, names.world_size
+
+
+def _numbers(seen: _Seen) -> Numbers | None:
+    return numbers_of(seen.names) if seen.names else None
 
 
 def is_launcher(argv: Sequence[str]) -> bool:

@@ -7,14 +7,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
 from stallwatch.hook.secrets import scrubbed_argv
 from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory
 from stallwatch.sensors.environ import parse_environment
-from stallwatch.sensors.hookless import FoundRank, HooklessSearch
+from stallwatch.sensors.hookless import FoundRank, HooklessSearch, Numbers
 from stallwatch.sensors.sensor import LATE_SECONDS
 
 _COMMAND_CHARACTERS = 300
@@ -41,7 +41,7 @@ class SlowReads:
         self._busy_since_ns: int | None = None
         self._holding: set[int] = set()  # processes that hold a thread which was left behind
         self._reading = 0  # the process whose facts are read now; 0: the search has the turn
-        self.known_pids: frozenset[int] = frozenset()  # set by the reader of ranks, read by the search
+        self.known: Mapping[int, Numbers] = {}  # by pid; set by the reader of ranks, read by the search
         self._start()
 
     def want(self, pid: int, start_ticks: int) -> None:
@@ -99,7 +99,7 @@ class SlowReads:
                 next_search_ns = self._busy_since_ns + int(self._search_seconds * 1e9)
                 # This thread serves all ranks: what one process does to it must not end it.
                 with contextlib.suppress(Exception):
-                    found = tuple(search.search(self.known_pids))
+                    found = tuple(search.search(self.known))
                     if search is self._search:
                         self._found = found
             else:

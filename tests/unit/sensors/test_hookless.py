@@ -18,9 +18,10 @@ def proc(tmp_path: Path) -> FakeProc:
 
 
 def found(search: HooklessSearch, searches: int = 6, known: tuple[int, ...] = ()) -> list[tuple[int, int]]:
+    """By pid and rank; `known` are processes of rank 0 of two."""
     for _ in range(searches - 1):
-        search.search(known)
-    return [(rank.pid, rank.names.rank) for rank in search.search(known)]
+        search.search(dict.fromkeys(known, (0, 0, 2)))
+    return [(rank.pid, rank.names.rank) for rank in search.search(dict.fromkeys(known, (0, 0, 2)))]
 
 
 def test_processes_with_rank_variables_and_torch_are_ranks(proc: FakeProc) -> None:
@@ -53,6 +54,17 @@ def test_worker_below_a_rank_with_a_hook_is_no_rank_even_before_that_imports_tor
     assert found(HooklessSearch(str(proc)), known=(101,)) == []
 
 
+@pytest.mark.parametrize("between", ["HOME=/root", RANK_0])
+def test_worker_below_a_rank_that_gave_itself_its_variables_is_no_rank(proc: FakeProc, between: str) -> None:
+    """mp.spawn and Ray: the rank sets its variables when it runs, and only what it starts then shows them. A process of
+    torch's checkpoints was a rank of a job of its own."""
+    proc.add(101, environment="HOME=/root", maps=TORCH)
+    proc.add(140, parent=101, environment=between)
+    proc.add(150, parent=140, environment=RANK_0, maps=TORCH)
+    proc.add(160, parent=101, environment=RANK_1, maps=TORCH)  # of a job that it has started
+    assert found(HooklessSearch(str(proc)), known=(101,)) == [(160, 1)]
+
+
 def test_who_has_many_processes_waits_himself_and_delays_nobodys_rank(
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +92,7 @@ def test_who_has_large_processes_waits_himself_too(proc: FakeProc, monkeypatch: 
     for number in range(10):
         proc.add(200 + number, uid=2000, environment="X=" + "x" * 60_000)
     search = HooklessSearch(str(proc))
-    search.search(())
+    search.search({})
     assert sum(seen.environment_reads for seen in search._seen.values()) == 2
 
 
@@ -88,7 +100,7 @@ def test_a_chain_of_processes_is_walked_so_far(proc: FakeProc, monkeypatch: pyte
     for number in range(300):
         proc.add(1000 + number, parent=999 + number, environment=f"RANK={number} LOCAL_RANK=0 WORLD_SIZE=900")
     search = HooklessSearch(str(proc))
-    search.search(())
+    search.search({})
     assert len(list(search._ancestors(search._seen[1299]))) == 64
 
 
@@ -117,7 +129,7 @@ def test_job_that_turned_stallwatch_off_is_left_alone(proc: FakeProc) -> None:
 def test_process_read_before_its_exec_is_read_again(proc: FakeProc) -> None:
     proc.add(101, environment="HOME=/root", maps=TORCH)
     search = HooklessSearch(str(proc))
-    search.search(())
+    search.search({})
     proc.add(101, environment=RANK_0, maps=TORCH)
     assert found(search) == [(101, 0)]
 
