@@ -135,9 +135,10 @@ def main_thread(threads: tuple[ThreadStack, ...], pid: int | None) -> ThreadStac
 
 
 def training_thread(threads: tuple[ThreadStack, ...], pid: int | None, ident: int | None) -> ThreadStack | None:
-    """The thread that steps, by its hook's word; else the main thread."""
+    """The thread that steps, by its hook's word; else the main thread, and where that one is a worker of an executor
+    that has nothing to do any more: steps may be handed to any of these."""
     stepper = next((thread for thread in threads if ident is not None and thread.ident == ident), None)
-    return stepper if stepper is not None and stepper.frames else main_thread(threads, pid)
+    return stepper if stepper is not None and not _runs_nothing(stepper) else main_thread(threads, pid)
 
 
 def blocking_thread(
@@ -192,12 +193,21 @@ def is_service(thread: ThreadStack) -> bool:
             return True
         if code.origin is Origin.STDLIB and function(frame.name) in ("_feed", "_monitor", "serve_forever"):
             return True
+    return _runs_nothing(thread)
+
+
+def _runs_nothing(thread: ThreadStack) -> bool:
+    """Whether it has no frame but Python's own."""
     origins = {code_origin(frame.filename).origin for frame in thread.frames}
     return origins <= {Origin.STDLIB, Origin.SYNTHETIC, Origin.LAUNCHER}
 
 
 # The threads that carry results from worker processes to whoever waits for them, and are there as long as the pool is.
-_POOLS = (("concurrent.futures.process", "run"), ("multiprocessing.pool", "_handle_results"))
+_POOLS = (
+    ("concurrent.futures.process", "run"),
+    ("multiprocessing.pool", "_handle_results"),
+    ("torch.distributed.checkpoint._async_process_executor", "_execute_save_impl"),  # of one save in a process
+)
 
 
 def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.model.evidence import (
@@ -15,6 +16,7 @@ from tests.builders.rank_evidence import (
     MODULE,
     STEP,
     issued_by,
+    own_record,
     process,
     rank,
     source,
@@ -66,6 +68,20 @@ def test_the_recorder_tells_which_thread_issues_the_collectives() -> None:
     loop = thread(stack(f"all_reduce@{C10D}:1", "loop@JOB:5", *THREAD_START), name="loop", tid=9, ident=77)
     assert activity_of(waits, loop, recorders=(issued_by(1, (1, "77")),)).place.thread == "loop"
     assert activity_of(waits, loop, recorders=(issued_by(1, (1, "77"), (2, "55")),)).place.thread == "MainThread"
+
+
+@pytest.mark.parametrize("last", [77, 78])
+def test_a_worker_of_an_executor_that_has_nothing_to_do_is_not_the_loop_though_it_made_the_last_step(last: int) -> None:
+    """A coroutine hands each step to an executor, now to one thread, now to another; one of them evaluates."""
+    pooled = ("_worker@PY/concurrent/futures/thread.py:83", *THREAD_START)
+    main = thread(stack("select@PY/selectors.py:468", "_run_once@PY/asyncio/base_events.py:1884", *STEP), ident=55)
+    idle = thread(stack("_worker@PY/concurrent/futures/thread.py:81", *THREAD_START), name="pool_1", tid=8, ident=77)
+    works = thread(stack("compute@JOB:5", "run@PY/concurrent/futures/thread.py:58", *pooled), tid=9, ident=78)
+    step = own_record(step=81, training_ident=last)
+    assert activity_of(main, idle, works, heartbeat=(step,)).place.os_thread_id == 9
+    calls = (issued_by(1, (1, "77"), (2, "78")),)
+    assert activity_of(main, idle, works, heartbeat=(step,), recorders=calls).place.os_thread_id == 9
+    assert activity_of(main, idle, heartbeat=(step,)).place.thread == "MainThread"
 
 
 def test_python_run_by_the_autograd_engine_is_judged_instead_of_main() -> None:
