@@ -64,6 +64,8 @@ class FlatActivity(msgspec.Struct, frozen=True):
     child_pid: int | None = None
     child_frame: Frame | None = None
     child_detail: str = ""
+    child_where: Where = "unknown"
+    child_in_collective: bool = False
     stopped_child: int | None = None
     uses_gpu: bool = False
     stopped: bool = False
@@ -132,6 +134,8 @@ def flatten(activity: RankActivity) -> FlatActivity:
         child_pid=helpers.child.pid if helpers.child else None,
         child_frame=child.frame,
         child_detail=child.detail,
+        child_where=child.where,
+        child_in_collective=child.in_collective,
         stopped_child=helpers.stopped_child,
         uses_gpu=process.uses_gpu,
         stopped=process.stopped,
@@ -177,7 +181,11 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             beside=_helper(flat.beside_frame, flat.beside_detail, ()),
             waits_for_children=flat.waits_for_children,
             child_pids=flat.child_pids,
-            child=None if flat.child_pid is None else HelperChild(flat.child_pid, flat.child_frame, flat.child_detail),
+            child=None
+            if flat.child_pid is None
+            else HelperChild(
+                flat.child_pid, flat.child_frame, flat.child_detail, flat.child_where, flat.child_in_collective
+            ),
             stopped_child=flat.stopped_child,
         ),
         exceptions=Exceptions(_raised(flat), flat.handled, flat.logged_beside),

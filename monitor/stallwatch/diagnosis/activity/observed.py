@@ -138,8 +138,7 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
     for pid, threads in look.children:
         thread = main_thread(threads, pid)
         own = _own_frames(thread.frames) if thread else ()
-        # A worker that has nothing to do waits for an index or a task straight in its library's loop.
-        if thread is None or not any(code_origin(frame.filename).origin is Origin.JOB for frame in own):
+        if thread is None or not _is_at_work(own):
             continue
         around = Circumstances(
             wait=kernel_wait(child.wchan, child.state) if (child := _child(look, pid)) else None,
@@ -150,12 +149,25 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
         standing = locate(own, around)
         frame = job_frame(own, sources)
         fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
-        child_at_work = HelperChild(pid, frame, standing.detail)
+        inside = bool(standing.in_collective)
+        child_at_work = HelperChild(pid, frame, standing.detail, standing.where, in_collective=inside)
         place = replace(activity.place, waits_on=child.waits_on) if child and child.waits_on else activity.place
         helpers = replace(activity.helpers, child=child_at_work)
         return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
     return activity
 
+
+def _is_at_work(own: tuple[CodeFrame, ...]) -> bool:
+    """A worker that has nothing to do waits for an index or a task straight in its library's loop. A checkpoint is
+    written by torch's own code."""
+    return any(
+        code_origin(frame.filename).origin is Origin.JOB
+        or (code_origin(frame.filename).module, function(frame.name)) == _SAVES
+        for frame in own
+    )
+
+
+_SAVES = ("torch.distributed.checkpoint._async_process_executor", "_execute_save")
 
 # Where a rank may wait for what a child of it would do, answer or give back. A sleep is its own.
 _MAY_WAIT: frozenset[Where] = frozenset({"lock", "socket", "filesystem", "dataloader", "checkpoint"})

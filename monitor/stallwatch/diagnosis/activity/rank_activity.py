@@ -91,6 +91,8 @@ class HelperChild(msgspec.Struct, frozen=True):
     pid: int
     frame: Frame | None  # its line of the job's code
     detail: str = ""
+    where: Where = "unknown"
+    in_collective: bool = False  # with processes of other ranks
 
 
 class Helpers(msgspec.Struct, frozen=True):

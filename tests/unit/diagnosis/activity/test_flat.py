@@ -19,7 +19,8 @@ WHOLE = FlatActivity(
     blocks=(("train.py", "step", SourceBlock("for", 5, "for batch in data:")),), ends_by_itself="sleep",
     awaited_frame=LINE, awaited_detail="waits", awaited_stack=STACK, beside_frame=LINE, beside_detail="sleeps",
     polls="while True:", moving=True, io_known=True, cpu_share=0.5, waits_for_children=True, child_pids=(8,),
-    child_pid=8, child_frame=LINE, child_detail="reads", stopped_child=9, uses_gpu=True, stopped=True, frozen=True,
+    child_pid=8, child_frame=LINE, child_detail="reads", child_where="socket",
+    child_in_collective=True, stopped_child=9, uses_gpu=True, stopped=True, frozen=True,
     tracer_pid=4, uninterruptible=True, gone=True, exit_code=1, exit_signal=9, out_of_memory=True, joined=True,
     phase="eval", waits_on="nfs4 filer:/vol", why=(Fact("it stands", "py-spy"),),
 )  # fmt: skip
