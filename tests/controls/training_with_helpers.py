@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, Dataset  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
-    BACKEND,
     DEVICE,
     QUIET_SECONDS,
     RANK,
@@ -29,7 +28,6 @@ from tests.controls.common import (
     WARM_UP,
     WORLD,
     beat,
-    before_rendezvous,
     busy,
     compute,
     every_rank_waits,
@@ -168,24 +166,6 @@ def workers_come_from_a_fork_server(seconds: float) -> None:
     long."""
     for _ in DataLoader(_Decoded(seconds), num_workers=2, multiprocessing_context="forkserver"):
         continue
-
-
-@before_rendezvous("trains_in_a_forked_child")
-def _fork_first() -> None:
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        os._exit(os.waitstatus_to_exitcode(status))
-    dist.init_process_group(BACKEND)
-
-
-@situation
-def trains_in_a_forked_child() -> None:
-    """A wrapper attaches, forks, and waits for its child, which trains; rank 1 evaluates once."""
-    train(WARM_UP)
-    if RANK == 1:
-        compute(QUIET_SECONDS)
-    train(60)
 
 
 @situation
