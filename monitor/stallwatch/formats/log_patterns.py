@@ -204,6 +204,14 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     ),
     # HCCL's root, of whom has not come to a communicator (CANN, EI0015).
     pattern("init_timeout", "unconnected ranks", r'.*?List of unconnected ranks: "?\[(?P<ranks>\d[\d, ]*)\]'),
+    # CANN's other reasons that tell of other ranks, and a device's queue that did not end in time.
+    pattern("nccl_error", "EI00", r".*?(?P<message>\bEI00(?:02|06|13|15)\b.*)", secondary=True),
+    pattern(
+        "nccl_error",
+        "execute failed, reason=[",
+        r".*?(?P<message>\brt\w+ execute failed, reason=\[(?:stream sync|task|notify wait|event wait) ?timeout\])",
+        secondary=True,
+    ),
     pattern(
         "init_timeout",
         "clients joined",

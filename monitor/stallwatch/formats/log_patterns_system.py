@@ -143,6 +143,11 @@ SYSTEM_PATTERNS: Final = (
     ),
     # ROCm's runtime, of the GPU that it was given.
     pattern("cuda_error", "Memory access fault by GPU", r"(?P<message>Memory access fault by GPU .*)"),
+    pattern(
+        "gpu_unreachable",
+        "HW Exception by GPU",
+        r"(?P<message>HW Exception by GPU (?P<device>node-\d+) .*reason ?: ?GPU Hang.*)",
+    ),
     pattern("cuda_error", "HSA_STATUS_ERROR", r"(?P<message>HSA_STATUS_ERROR\w*: .*)"),
     pattern("memory_allocation", "page allocation failure", r"(?P<message>page allocation failure: order:\d+)"),
     # The C++ runtime and faulthandler; what() says more, in the next line.

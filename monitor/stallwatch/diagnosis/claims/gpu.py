@@ -10,6 +10,7 @@ from statistics import median
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, waiting_facts
 from stallwatch.diagnosis.logs.blame import find_blame
+from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
@@ -51,10 +52,18 @@ def gpu_fault(analysis: Analysis) -> Saying:
                 ranks = tuple(rank for rank, mine in analysis.gpus.items() if mine.uuid == gpu.uuid)
                 text = f"GPU {gpu.index} of {node.host} asks for recovery action {gpu.recovery_action}"
                 faults.append((node.host, Fact(text, "NVML"), ranks))
-    for one in analysis.case.logs.of_kind("gpu_unreachable"):
-        if not one.consequence:
-            faults.append((one.event.host or "", Fact(headline(one, who=one.rank is None), one.place), _of(one.rank)))
+    told = [one for one in analysis.case.logs.of_kind("gpu_unreachable") if not one.consequence]
+    for one in told:
+        rank = None if _is_anybodys(one, told) else one.rank
+        faults.append((one.event.host or "", Fact(headline(one, who=rank is None), one.place), _of(rank)))
     return _claim(analysis, "gpu_fault", faults, ignored)
+
+
+def _is_anybodys(one: LoggedFailure, told: Iterable[LoggedFailure]) -> bool:
+    """Whether other ranks tell of the same GPU: NCCL asks for all of a node, and all that have memory of one that hangs
+    are told so."""
+    device = one.event.device
+    return bool(device) and len({other.rank for other in told if other.event.device == device}) > 1
 
 
 def fabric_fault(analysis: Analysis) -> Saying:

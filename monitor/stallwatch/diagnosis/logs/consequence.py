@@ -80,6 +80,8 @@ _OF_OTHERS: Final = tuple(
         (r"timed out waiting \d+ ?ms|NCCL communicator (?:was|has been) aborted|ncclRemoteError|failed to recv", _PEER),
         (r"gloo.*(?:timeout|timed out)|application timeout caused pair closure|heartbeat timeout", _PEER),
         (r"NCCL remote error|gloo/transport/", _PEER),
+        # vLLM's engine, of its workers; who asks the engine says the second.
+        (r"RPC call to \w+ timed out|EngineCore encountered an issue", _PEER),
         (
             r"tcpstore|c10d store|key-value store|store->|store based barrier|wait timeout after|socket timeout"
             r"|recvValue",

@@ -109,13 +109,20 @@ def _chained(told: list[LoggedFailure]) -> list[LoggedFailure]:
         if one.event.chained and before is not None and before.consequence and not one.consequence:
             one = one._replace(consequence=before.consequence)
         elif one.event.chained and before is not None and not before.consequence and one.consequence:
-            one = one._replace(consequence=_WHILE_HANDLING)
+            if _is_wait_alone(before):
+                out.remove(before)  # what was made of it tells whom it waited for
+            else:
+                one = one._replace(consequence=_WHILE_HANDLING)
         elif one.event.chained and before is None and not one.consequence:
             one = one._replace(consequence=_WHILE_HANDLING)  # of which the log has lost the text
         if one.event.exception:
             last[key] = before if one.event.chained and before and not before.consequence and one.consequence else one
         out.append(one)
     return out
+
+
+def _is_wait_alone(one: LoggedFailure) -> bool:
+    return (one.event.exception or "").rpartition(".")[2] in ("TimeoutError", "Empty") and not one.event.message
 
 
 def _retries(told: list[LoggedFailure], events: Sequence[LogEvent]) -> list[LoggedFailure]:

@@ -1,5 +1,6 @@
 """Events of a log that are one failure told in several lines, or read in several ways: as one."""
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -10,6 +11,7 @@ from stallwatch.diagnosis.logs.consequence import CANN_OF_OTHERS, passes_on
 from stallwatch.model.evidence import LogEvent
 
 _CANN_LINES: Final = 3  # from HCCL's exception to CANN's reason: torch_npu prints its own number between them
+_OF_HCCL: Final = re.compile(r"hccl function error|ops function error: hccl", re.IGNORECASE)
 
 
 def merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
@@ -42,7 +44,7 @@ def _with_reasons(events: Sequence[LogEvent]) -> list[LogEvent]:
     """Exceptions of HCCL's calls with the name of CANN's reason, which stands below them."""
     out = list(events)
     for at, (event, after) in enumerate(pairwise(events)):
-        of_hccl = event.kind == "exception" and "hccl function error" in (event.message or "").lower()
+        of_hccl = event.kind == "exception" and _OF_HCCL.search(event.message or "") is not None
         beneath = (event.source, event.rank) == (after.source, after.rank) and after.line <= event.line + _CANN_LINES
         if of_hccl and beneath and (reason := CANN_OF_OTHERS.search(after.text)):
             out[at] = msgspec.structs.replace(event, message=f"{event.message} ({reason[0]})")

@@ -14,9 +14,9 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
     Words,
     gpu_words,
     is_lost,
-    memory_words,
 )
 from stallwatch.diagnosis.logs.remedies_of_handshakes import handshake_words
+from stallwatch.diagnosis.logs.remedies_of_memory import memory_words
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS

@@ -15,7 +15,7 @@ Library = Literal["nccl", "hccl"]
 Launcher = Literal["torchrun", "mpirun", "srun", "deepspeed", "ray", ""]
 
 # Ascend's back end (torch_npu) prints c10d's lines with its own names, and error numbers of its own.
-_HCCL: Final = re.compile(r"HCCL|\bHccl[A-Z]|torch_npu|\bE[IJ]\d{4}\b|\bERR0\d{4}\b")
+_HCCL: Final = re.compile(r"HCCL|\bHccl[A-Z]|torch_npu|\bE[EHIJ]\d{4}\b|\bERR0\d{4}\b|\brt\w+Synchronize\b")
 _LAUNCHERS: Final[tuple[tuple[Launcher, re.Pattern[str]], ...]] = (
     ("mpirun", re.compile(rf"^(?:{'|'.join(MPI_PROGRAMS)})\b|Primary job {{1,2}}terminated|RUNNING AT|EXIT STATUS")),
     ("srun", re.compile(r"^(?:srun|slurmstepd): ")),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stallwatch.diagnosis.logs.remedies_by_text import gpu_words, memory_words
+from stallwatch.diagnosis.logs.remedies_by_text import gpu_words
+from stallwatch.diagnosis.logs.remedies_of_memory import memory_words
 
 OUT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}."
 
