@@ -102,7 +102,7 @@ def _compared(told: list[LoggedFailure]) -> list[LoggedFailure]:
 def _chained(told: list[LoggedFailure]) -> list[LoggedFailure]:
     """What was raised while an exception was handled, or because of it, is a consequence where that one is."""
     last: dict[tuple[str, int | None], LoggedFailure] = {}
-    out = []
+    out: list[LoggedFailure] = []
     for one in told:
         key = one.event.source, one.rank
         before = last.get(key)
@@ -130,7 +130,7 @@ def _retries(told: list[LoggedFailure], events: Sequence[LogEvent]) -> list[Logg
     fatal, that one is the cause."""
     fatal = {one.kind for one in told if not one.consequence and not was_tried_again(one.event, one.kind)}
     others = any(kind in OF_A_RANK - OF_MEETING for kind in fatal)
-    out = []
+    out: list[LoggedFailure] = []
     for one in told:
         again = not one.consequence and was_tried_again(one.event, one.kind)
         if one.kind in OF_MEETING and not one.consequence and _met_later(one, told, events):
@@ -260,7 +260,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     first_aborted = any(end.event.first and "waited in vain" in reasons[id(end)] for end in ends)
     own = [one for one in raised if not one.consequence]
     first_raised = [end.event for end in ends if end.event.first and any(is_of(other, end) for other in own)]
-    out = []
+    out: list[LoggedFailure] = []
     for one in told:
         why = reasons.get(id(one), "")
         if one in ends and first_aborted and not why and one.event.exit_signal is None:

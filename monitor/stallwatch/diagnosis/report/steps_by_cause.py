@@ -103,35 +103,46 @@ _LEFT_ITS_LOOP = (
 )
 
 
+_CONFIRM = (
+    "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
+    "first that differs (slow, so not for production)."
+)
+_WHAT_DIFFERS = {
+    "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
+    "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
+    "dtype": "autocast or a cast that only some ranks take: print the dtype before the call",
+    "count": "a loop or gradient accumulation that runs another number of times on it",
+}
+
+
 def mismatch(who: StepContext) -> list[str]:
     """Steps for calls that differ in operation, size, type or count."""
     mismatch = who.verdict.mismatch
+    cause = _WHAT_DIFFERS[mismatch.kind] if mismatch else _WHAT_DIFFERS["op"]
+    if who.rank is None and mismatch is not None and mismatch.kind in ("op", "count"):
+        return [
+            "Compare the code paths of a rank of each side up to that call: one of them left a collective out, or made "
+            "one that the others did not.",
+            f"Look for {cause.removesuffix(' on it')}.",
+            _CONFIRM,
+        ]
     if who.rank is None:
         return [
             "Print shape and data type of the tensors before each collective, on every rank: the one that aborted has "
             "a smaller one than the rank that sent to it (in gloo's all_reduce the next higher rank, rank 0 after the "
             "last). Whichever of the two differs from all others is wrong.",
             "Look for a batch, sequence or bucket whose length differs by rank, a cast that only some ranks take.",
-            "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on "
-            "the first that differs (slow, so not for production).",
+            _CONFIRM,
         ]
     frame = who.process.frame
     now = who.place(frame).clause(f" {who.name_first} is now at", with_pid=False) if frame else ""
     differs = who.differs if mismatch else ": they differ"
-    causes = {
-        "op": "a branch that depends on the rank, its data or a metric that only some ranks have",
-        "size": "a batch, sequence or bucket whose length differs by rank: print the shape before the call",
-        "dtype": "autocast or a cast that only some ranks take: print the dtype before the call",
-        "count": "a loop or gradient accumulation that runs another number of times on it",
-    }
-    cause = causes[mismatch.kind] if mismatch else causes["op"]
     left = mismatch is not None and mismatch.kind == "op" and signature.is_barrier(mismatch.found)
     return [
         f"Compare the code paths of {who.name} and of another rank up to the call{differs}.{now and f'{now}.'}",
         *((_LEFT_ITS_LOOP,) if left else ()),
         f"Look for {cause}.",
-        "To confirm, run a small job with TORCH_DISTRIBUTED_DEBUG=DETAIL: it checks every collective and raises on the "
-        "first that differs (slow, so not for production).",
+        _CONFIRM,
         "Stop the job and start it from its last checkpoint: a mismatched collective never finishes.",
     ]
 

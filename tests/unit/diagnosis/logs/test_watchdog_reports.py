@@ -265,3 +265,19 @@ def test_ranks_that_wait_in_several_calls_are_not_said_to_wait_in_one() -> None:
     assert "Ranks 0-1 wait in communication" in found.summary
     alone = verdict(timed_out("2.6", 0, 9, "ALLGATHER"))
     assert (alone.cause, alone.operation, alone.seq) == ("undecided", "all_gather", 9)
+
+
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        (timed_out("2.6", 0, 22, "BROADCAST", size=4096), "another number of times"),
+        (timed_out("2.6", 0, 21, "BROADCAST"), "branch"),
+    ],
+)
+def test_steps_for_calls_that_differ_where_nobody_is_named_speak_of_these_and_of_no_abort(
+    other: str, cause: str
+) -> None:
+    found = verdict(timed_out("2.6", 1, 21) + other)
+    assert (found.cause, found.culprits) == ("collective_mismatch", ())
+    assert "aborted" not in str(found.next_steps)
+    assert cause in str(found.next_steps)
