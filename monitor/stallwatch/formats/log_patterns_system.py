@@ -188,6 +188,8 @@ SYSTEM_PATTERNS: Final = (
             "stack smashing detected",
         )
     ),
+    # assert(3), before it aborts.
+    pattern("native_crash", ": Assertion ", r"^\S+: \S+:\d+: (?P<message>.*: Assertion [`'].*' failed\.)"),
     # Memory.
     pattern("memory_killed", "oom_kill event", r"Detected \d+ oom_kill events? in (?P<message>\S+)"),
     pattern(

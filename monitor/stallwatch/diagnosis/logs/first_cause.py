@@ -190,8 +190,14 @@ def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
     crashes: dict[str, list[LoggedFailure]] = {}
     marked: set[str] = set()
     killed: set[int] = set()
+    aborted: dict[str, set[int]] = {}
+    natives: dict[str, list[LoggedFailure]] = {}  # of C++ and glibc, each before one abort
     for one in told:
         event = one.event
+        if one.kind in PROCESS_ENDS and event.exit_signal == _SIGABRT and event.rank is not None:
+            aborted.setdefault(event.source, set()).add(event.rank)
+        if event.kind in ("native_exception", "native_crash"):
+            natives.setdefault(event.source, []).append(one)
         if one.kind in PROCESS_ENDS and not one.consequence and event.exit_code and event.rank is not None:
             left.setdefault(event.source, set()).add(event.rank)
         elif one.kind in PROCESS_ENDS and event.exit_signal == _SIGKILL and not one.consequence:
@@ -208,6 +214,9 @@ def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
     owners: dict[int, int] = {}
     if len(killed) == 1:  # the kernel says who was killed by a number that its launcher has not told
         owners = {id(one): min(killed) for one in told if one.kind == "memory_killed" and one.rank is None}
+    for source, ones in natives.items():
+        if len(ones) == 1 == len(aborted.get(source, ())) and ones[0].rank is None:
+            owners |= {id(one): min(aborted[source]) for one in ones}
     for source, ones in nobodys.items():
         alike = {(one.kind, one.event.exception, one.event.message, one.event.frame) for one in ones}
         if source not in marked and len(alike) == 1 and len(ones) == len(left.get(source, ())):
@@ -231,6 +240,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
     raised = [one for one in told if one.event.exception and "ChildFailedError" not in one.event.exception]
     waited = [one for one in told if one.kind in (*TIMEOUTS, "init_timeout")]
     ends = [one for one in told if one.kind in (*PROCESS_ENDS, "actor_died")]
+    only_ends = not raised and all(one in ends or one.kind in _NOT_TOLD or one.consequence for one in told)
 
     def is_of(other: LoggedFailure, end: LoggedFailure) -> bool:
         if other.rank is not None and end.rank is not None:
@@ -254,6 +264,8 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
             return "ranks had waited in vain before it ended"
         if event.first and event.exit_signal in (_SIGABRT, _SIGTERM) and is_one_of_several(end, ends):
             return "others ended by the same signal, and nothing tells whose end was the first by itself"
+        if event.first and aborted and only_ends:
+            return "it ended itself, as one does whose watchdog waited for another, and nothing tells why"
         return ""
 
     reasons = {id(end): reason(end) for end in ends}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.builders.texts import RAISED, marked, ranked, timed_out, told, verdict
+from tests.builders.texts import PEER_LOST, RAISED, marked, ranked, timed_out, told, verdict
 
 Accepted = tuple[tuple[str, tuple[int, ...]], ...]
 UNDECIDED: tuple[str, tuple[int, ...]] = ("undecided", ())
@@ -99,7 +99,31 @@ def test_of_ranks_that_hydra_killed_alike_nothing_tells_which_was_the_first() ->
 @pytest.mark.parametrize("code", [-6, -15])
 def test_several_ends_by_one_signal_that_follows_tell_no_first_one(code: int) -> None:
     assert told(_table((2, code), (1, code))) == UNDECIDED
-    assert told(_table((2, code))) == ("rank_exited", (2,))
+
+
+def test_an_abort_of_which_nothing_tells_why_may_be_a_watchdog_s_that_waited() -> None:
+    """bghira/SimpleTuner#759: rank 1's, which waited for rank 0's validation."""
+    assert told(_table((2, -6))) == UNDECIDED
+    assert told(_table((2, -15))) == ("rank_exited", (2,))
+    lost = ranked(PEER_LOST, 0) + ranked(PEER_LOST, 1)
+    assert told(lost + _table((2, -6))) == ("rank_exited", (2,))
+
+
+_TERMINATE = "terminate called after throwing an instance of '{}'\n  what():  {}\n"
+_OWN_ABORTS = (
+    _TERMINATE.format("std::bad_alloc", "std::bad_alloc"),
+    _TERMINATE.format("c10::Error", "CUDA error: an illegal memory access was encountered"),
+    "malloc(): corrupted top size\n",
+    "python: /src/loader.cc:12: int next(): Assertion `shard > 0' failed.\n",
+)
+
+
+@pytest.mark.parametrize("text", _OWN_ABORTS)
+def test_what_native_code_said_before_the_only_abort_is_of_the_rank_that_aborted(text: str) -> None:
+    assert told(text + _table((2, -6)))[1] == (2,)
+    # Every process that aborts so says so: of several the launcher's first is not known to have said this.
+    waited = _TERMINATE.format("c10::DistBackendError", "[Rank 0] Watchdog caught collective operation timeout: x")
+    assert told(waited + text + _table((2, -6)))[1] == ()
 
 
 def test_of_whom_only_the_launcher_tells_that_he_ended_it_is_not_said_that_he_waits() -> None:
