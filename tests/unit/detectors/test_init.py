@@ -1,8 +1,10 @@
 import msgspec
 
 from stallwatch.config_sections import StallSection
-from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, RankSample
-from tests.builders.heartbeat import heartbeat
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.init import InitDetector, InitState
+from stallwatch.model.snapshot import GroupCounter, NodeSnapshot, ProcessEnd, RankSample
+from tests.builders.heartbeat import START_NS, heartbeat
 from tests.builders.node import sample, snapshot
 from tests.builders.running_job import found, run
 
@@ -53,3 +55,25 @@ def test_a_job_that_steps_is_past_its_start() -> None:
         msgspec.structs.replace(s, ranks=tuple(stepping(r, 0) for r in s.ranks)) for s in starting({0: 0, 1: 0}, 30)
     ]
     assert not found(run(shots), "init")
+
+
+def test_who_counts_at_a_start() -> None:
+    """One that has ended is a story of its own; one without a hook is here; one that cannot be read counts only as long
+    as its job is suspected already."""
+    beat, end = heartbeat(0), ProcessEnd(START_NS, 1, None, "zombie", None)
+    hooked, hidden = (RankHistory(sample(0, beat), START_NS, beat, readable=can) for can in (True, False))
+    without, ended = RankHistory(sample(1, None), START_NS), RankHistory(sample(1, None, end=end), START_NS)
+    detector = InitDetector(StallSection())
+
+    def step(*ranks: RankHistory, state: InitState | None = None, second: float = LOOK) -> list[tuple[str, object]]:
+        after, findings = detector.step(state or detector.start(), NodeHistory(snapshot(second, []), ranks))
+        return [(finding.stage, after) for finding in findings]
+
+    assert step(hooked, without)
+    assert not step(hooked, ended)
+    assert not step(hidden, without)
+    ((_, suspected),) = step(hooked, without)
+    assert isinstance(suspected, InitState)
+    assert step(hidden, without, state=suspected, second=LOOK + 1) == [("suspect", suspected)]
+    assert step(hidden, without, state=suspected, second=LOOK + 2) == [("confirmed", suspected)]
+    assert not step(without, state=suspected, second=LOOK + 2), "a job without hooks says nothing about its start"

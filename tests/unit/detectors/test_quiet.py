@@ -4,12 +4,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch.config_sections import StallSection
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.quiet import QuietDetector, QuietState
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import NodeSnapshot, RankSample
-from tests.builders.heartbeat import START_NS
-from tests.builders.node import gpu_of, process
+from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
+from stallwatch.progress.outside import Counts, Outside
+from tests.builders.heartbeat import START_NS, heartbeat
+from tests.builders.node import gpu_of, process, sample, snapshot
 from tests.builders.running_job import found, four, job_run, run
 
 Fields = Callable[[float, int], dict[str, Any]]
@@ -179,3 +183,19 @@ def test_a_job_that_was_never_seen_to_work_has_not_begun() -> None:
     assert not idle[-1][1].jobs[0].begun
     assert not idle[-1][1].jobs[0].hooked
     assert run(hookless(works_until(20), 80))[-1][1].jobs[0].begun
+
+
+def test_it_is_for_jobs_without_hooks_and_can_be_turned_off() -> None:
+    quiet = Outside(START_NS, Counts(0, 0, None, 0, 0), worked_ticks=100)
+    alone = RankHistory(sample(0, None), START_NS, outside=quiet)
+    hooked = RankHistory(sample(1, heartbeat(1)), START_NS, heartbeat(1), outside=quiet)
+    ended = RankHistory(sample(1, None, end=ProcessEnd(START_NS, 0, None, "zombie", None)), START_NS)
+
+    def found_in(*ranks: RankHistory, enabled: bool = True) -> list[tuple[int, ...]]:
+        detector = QuietDetector(msgspec.structs.replace(StallSection(), enabled=enabled))
+        _, findings = detector.step(QuietState(), NodeHistory(snapshot(30, []), ranks))
+        return [finding.ranks for finding in findings]
+
+    assert found_in(alone) == [(0,)]
+    assert found_in(alone, ended) == [(0,)]
+    assert found_in(alone, hooked) == found_in(ended) == found_in(alone, enabled=False) == []
