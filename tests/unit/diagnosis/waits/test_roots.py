@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, Wait
-from stallwatch.diagnosis.waits.roots import find_roots, goes_on, in_every_circle
+from stallwatch.diagnosis.waits.roots import find_roots, goes_on, in_every_circle, resolves
 from stallwatch.model.summary import Pending
 
 
@@ -136,3 +136,49 @@ def test_a_rank_goes_on_when_it_moves_or_its_calls_end_and_it_stands_in_the_next
     assert goes_on(cast("Case", case), 0) is (moving is True or (advanced and inside is True))
     unread = _CaseOf(moving=moving, inside=inside, advanced=advanced, recorded=False)
     assert goes_on(cast("Case", unread), 0) is (moving is True), "of a dump that broke off nothing is believed"
+
+
+def test_waits_are_resolved_when_each_of_them_ends_once_the_culprits_enter() -> None:
+    chain = _graph({0: _on(1), 1: _on(2)})
+    assert resolves(chain, [2])
+    assert not resolves(chain, [])
+    assert not resolves(chain, [3])
+    both = _graph({0: _on(1, 2), 1: _on(3)})
+    assert not resolves(both, [3])
+    assert resolves(both, [2, 3])
+    assert resolves(_graph({0: _on(1), 1: _on(0)}), [0]), "what a culprit waits in itself does not count: it entered"
+
+
+def test_nothing_is_resolved_where_nobody_waits_or_somebody_waits_for_nobody_or_little_is_known() -> None:
+    assert not resolves(_graph({}), [1])
+    assert not resolves(_graph({0: [], 2: _on(1)}), [1]), "nobody's entering opens what all have entered"
+    known = _graph({0: _on(1)})
+    assert not resolves(replace(known, unknown={Point(0, 1): (3,)}), [1])
+
+
+def _lanes(edges: dict[tuple[int, int], list[tuple[int, int]]]) -> Graph:
+    """(rank, lane) → whom it waits for, each in a point of its own."""
+    points = {node: Point(*node) for node in edges}
+    waits = tuple(
+        Wait(*node, point, Pending(record=0, lane=node[1], stream=0, call=0, seq=1), True)
+        for node, point in points.items()
+    )
+    blockers = {
+        points[node]: tuple(Blocker(*to, Strength.RECORDED) for to in targets) for node, targets in edges.items()
+    }
+    return Graph(waits, blockers, dict.fromkeys(blockers, ()), (), (), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("ways", "shared"),
+    [
+        ([(1, 0), (1, 1)], (0, 1)),  # by one of its threads or the other each way leads through rank 1
+        ([(1, 0), (2, 0)], (0,)),
+        ([(1, 0), (2, 0), (2, 1)], (0,)),
+        ([(1, 0), (1, 1), (1, 2)], (0, 1)),
+    ],
+)
+def test_threads_of_one_rank_lie_on_every_way_together(ways: list[tuple[int, int]], shared: tuple[int, ...]) -> None:
+    graph = _lanes({(0, 0): ways, **{way: [(0, 0)] for way in ways}})
+    (cycle,) = find_roots(graph).cycles
+    assert in_every_circle(graph, cycle) == shared
