@@ -9,7 +9,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import HostSample, NodeSnapshot
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import JOB, START_NS
-from tests.builders.node import GpuFields, gpu_of
+from tests.builders.node import GpuFields, gpu_of, with_beat
 from tests.builders.running_job import found, four, job_run, run
 
 ADDRESS = "00000000:3B:00.0"
@@ -21,11 +21,11 @@ def gpu(**fields: Unpack[GpuFields]) -> Gpu:
 
 
 def node(
-    *, faulty: Gpu | None = None, notices: tuple[KernelEvent, ...] = (), begins: float = 0.0
+    *, faulty: Gpu | None = None, notices: tuple[KernelEvent, ...] = (), begins: float = 17.0
 ) -> list[NodeSnapshot]:
     """Four ranks; rank 1 (pid 1001) uses GPU 1, of which there is news from second 20 on."""
     shots = []
-    for shot in job_run(four(), 30, first_second=begins):
+    for shot in job_run(four(), begins + 6, first_second=begins):
         late = shot.at_ns >= FAULT_NS
         host = HostSample(notices if late else (), None, None, None, None)
         shots.append(
@@ -51,8 +51,7 @@ def test_xid_that_stops_work_is_found_at_once_with_the_rank_on_that_gpu() -> Non
     second, finding = found(run(node(faulty=told())), "hardware")[0]
     assert (second, finding.stage, finding.job, finding.ranks) == (20, "confirmed", JOB, (1,))
     assert finding.reason == "GPU 1 reported XID 79"
-    assert finding.since_ns == FAULT_NS
-    assert not finding.resolvable
+    assert (finding.since_ns, finding.limit_seconds, finding.resolvable) == (FAULT_NS, 0.0, False)
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 92, 94])
@@ -115,3 +114,29 @@ def test_fault_before_a_rank_came_is_not_its_own() -> None:
 
 def test_fault_of_a_gpu_that_no_rank_uses_is_nobodys() -> None:
     assert not found(run(node(notices=(notice(pid=4, pci_bus_id="0000:99:00"),))), "hardware")
+
+
+def test_a_kernel_line_without_a_time_is_of_the_tick_that_reads_it() -> None:
+    undated = msgspec.structs.replace(notice(), at_ns=None)
+    second, finding = found(run(node(notices=(undated,))), "hardware")[0]
+    assert (second, finding.since_ns, finding.ranks) == (20, FAULT_NS, (1,))
+
+
+@pytest.mark.parametrize(
+    ("attached_ns", "its_own"), [(FAULT_NS - 1, True), (FAULT_NS, True), (FAULT_NS + 1, False), (0, False)]
+)
+def test_a_fault_is_of_the_ranks_that_had_attached_though_they_are_seen_later(attached_ns: int, its_own: bool) -> None:
+    """0: its record does not say when; then it is there since it was seen."""
+    shots = [
+        msgspec.structs.replace(shot, ranks=tuple(with_beat(rank, attached_ns=attached_ns) for rank in shot.ranks))
+        for shot in node(faulty=told(), begins=25.0)
+    ]
+    assert bool(found(run(shots), "hardware")) is its_own
+
+
+def test_of_a_gpu_that_nobody_has_used_a_fault_is_nobodys() -> None:
+    shots = [
+        msgspec.structs.replace(shot, gpus=Known((msgspec.structs.replace(told(), compute_pids=()),), shot.at_ns))
+        for shot in node()
+    ]
+    assert not found(run(shots), "hardware")

@@ -175,6 +175,7 @@ def _lanes(edges: dict[tuple[int, int], list[tuple[int, int]]]) -> Graph:
         ([(1, 0), (1, 1)], (0, 1)),  # by one of its threads or the other each way leads through rank 1
         ([(1, 0), (2, 0)], (0,)),
         ([(1, 0), (2, 0), (2, 1)], (0,)),
+        ([(1, 0), (1, 1), (2, 0)], (0,)),
         ([(1, 0), (1, 1), (1, 2)], (0, 1)),
     ],
 )
