@@ -89,6 +89,9 @@ def judged(
         # Of a job on several nodes this node sees a part: what all of them say together stands.
         return _look_later(life, now_ns) if not verdict.traits.accuses else life
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
+    if report.deadline is None and verdict.cause != "healthy" and life.incident.report is not None:
+        # What it stands in is what earlier looks saw, whose ranks or recorders may not answer any more.
+        report = replace(report, deadline=life.incident.report.deadline)
     incident = replace(life.incident, report=named(report, life.incident), state=state_by(life, verdict))
     incident = _with_recurrence(incident, earlier)
     what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"

@@ -127,6 +127,24 @@ def test_what_moves_is_told_when_most_of_the_jobs_own_time_out_has_passed() -> N
         assert told_after("waiting", after, deadline=timeout) == "warning"
 
 
+@pytest.mark.parametrize(("cause", "known"), [("waiting", True), ("healthy", False)])
+def test_a_look_that_does_not_show_the_time_out_leaves_what_is_known_of_it(cause: str, known: bool) -> None:
+    """Ranks that leave, or whose recorders do not answer this time, show none. One that moves waits for another."""
+    story = Story()
+    story.hang("waiting", deadline=3600)
+    story.stands(1000)
+    while not story.life.capturing:
+        story.at(story.second + 1, *story.findings)
+    before = story.incident.report.deadline if story.incident.report else None
+    story.looked()
+    story.judged(report(cause))
+    story.at(story.second + 1, *story.findings)
+    assert story.incident.severity == "none"
+    assert before is not None
+    assert story.incident.report is not None
+    assert story.incident.report.deadline == (before if known else None)
+
+
 def test_a_start_is_told_at_half_of_the_jobs_own_time_out() -> None:
     starting = [facts(begun=False)]
     assert told_after("init_missing", 885, jobs=starting, deadline=1800) == "none"
