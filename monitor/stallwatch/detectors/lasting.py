@@ -30,6 +30,7 @@ _WHILES = 3
 _GOES_ON = 0.5  # of the difference, in the last seconds
 FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
+_MANY_STEPS = 1500  # of them one of twenty is told from one of ten, with some to spare
 
 
 def peers_with(looks: Looks, ranks: Sequence[int]) -> Sequence[PeerRank]:
@@ -71,14 +72,30 @@ def is_by_design(looks: Looks, least: Least) -> bool:
         return True
     lately = [(rank, column[-least.looks :]) for rank, column in columns]
     mine = [member for member in looks.members if member.rank in least.ranks]
-    steps = zip(*(looks.steps_seen(member, least.looks) for member in mine), strict=True)
     earlier, less = [column[: -least.looks] for _, column in columns], least.peers_share - least.share
     new = len(earlier[0]) >= _WHILES * least.looks and is_new(earlier, least.looks, less)
     # The cheaper question first: it is asked at each tick of a job whose rank 0 evaluates.
     beyond, chance = _beyond_chance(lately, least.ranks)
-    return is_seldom(beyond, [min(each) for each in steps], chance, new=new) or is_usual(
-        columns, least.ranks, least.looks, less
+    return (
+        is_seldom(beyond, _steps_of(looks, mine, least.looks), chance, new=new)
+        or _is_seldom_of_many(looks, mine, beyond, chance, new=new)
+        or is_usual(columns, least.ranks, least.looks, less)
     )
+
+
+def _is_seldom_of_many(
+    looks: Looks, mine: Sequence[PeerRank], beyond: Sequence[float], chance: Sequence[float], *, new: bool
+) -> bool:
+    """The same where hosts are in step with what they enqueue and enough steps were seen to tell how many were long: a
+    long step is no reason then to leave out those after it, which where steps vary much takes the place of others."""
+    if looks.nccl:
+        return False
+    steps = _steps_of(looks, mine, len(beyond), itself=True)
+    return sum(steps) >= _MANY_STEPS and is_seldom(beyond, steps, chance, new=new)
+
+
+def _steps_of(looks: Looks, mine: Sequence[PeerRank], window: int, *, itself: bool = False) -> list[float]:
+    return list(map(min, zip(*(looks.steps_seen(member, window, itself=itself) for member in mine), strict=True)))
 
 
 def is_from_start(looks: Looks, first_mark: int, least: Least) -> bool:

@@ -69,6 +69,7 @@ class StepLook(msgspec.Struct, frozen=True):
     pending: tuple[int, ...] = ()  # in how many each had something pending, which says it to other nodes' ranks too
     steps: tuple[int, ...] = ()  # in which each was
     lasted_ns: tuple[int, ...] = ()  # the longest of these and the few before, by each one's record; 0: not known
+    itself_ns: tuple[int, ...] = ()  # how long this one alone took, by each one's record; 0: not known
     apart_ns: int = 0  # the most that lay between two ranks' samples of one moment
 
     @property
@@ -112,13 +113,15 @@ class Looks(msgspec.Struct, frozen=True):
         place = self.members.index(member)
         return tuple((look.ticks, look.waited[place]) for look in self.looks[-2 * window : -window])
 
-    def steps_seen(self, member: PeerRank, window: int) -> tuple[float, ...]:
+    def steps_seen(self, member: PeerRank, window: int, *, itself: bool = False) -> tuple[float, ...]:
         """For how many of one member's own steps each of the last looks stands: for a part of one that lasted long, for
-        several where they are shorter than the distance of looks. 0.0 where no record says how long they took."""
+        several where they are shorter than the distance of looks. 0.0 where no record says how long they took.
+        `itself`: by the step that was seen, not by the longest of it and the few before."""
         place = self.members.index(member)
+        lasted = [look.itself_ns if itself else look.lasted_ns for look in self.looks[-window:]]
+        ticks = [look.ticks for look in self.looks[-window:]]
         return tuple(
-            look.ticks * LOOK_NS / lasted if look.lasted_ns and (lasted := look.lasted_ns[place]) else 0.0
-            for look in self.looks[-window:]
+            many * LOOK_NS / of[place] if of and of[place] else 0.0 for many, of in zip(ticks, lasted, strict=True)
         )
 
     def step_ns(self, window: int, but: int = 0) -> float:
@@ -235,7 +238,8 @@ def _with(looks: Looks, number: int) -> Looks:
     # Who does not step is nobody's peer, and said to wait for nobody.
     waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
     pending = tuple(int(sample.pending) for sample in together)
-    look = StepLook(at_ns, 1, waited, certainly, pending, steps, (0,) * len(steps), apart_ns)
+    untimed = (0,) * len(steps)
+    look = StepLook(at_ns, 1, waited, certainly, pending, steps, untimed, untimed, apart_ns)
     if looks.looks and mark == looks.mark:
         return msgspec.structs.replace(looks, looks=(*looks.looks[:-1], _both(looks.looks[-1], look)))
     kept = (*looks.looks, look)[-KEPT_LOOKS:]
@@ -251,6 +255,7 @@ def _both(one: StepLook, other: StepLook) -> StepLook:
         tuple(a + b for a, b in zip(one.pending, other.pending, strict=True)),
         other.steps,
         tuple(map(max, one.lasted_ns, other.lasted_ns)),
+        tuple(map(max, one.itself_ns, other.itself_ns)),
         max(one.apart_ns, other.apart_ns),
     )
 
@@ -262,18 +267,26 @@ def _timed(looks: Looks, alive: Sequence[RankHistory]) -> Looks:
     timed = tuple(
         look
         if place < _UNTIMED_LOOKS // 2 and all(look.lasted_ns)  # at the tick before
-        else msgspec.structs.replace(look, lasted_ns=tuple(map(_lasted_ns, beats, look.steps, look.lasted_ns)))
+        else msgspec.structs.replace(
+            look,
+            lasted_ns=tuple(map(_lasted_with_those_before_ns, beats, look.steps, look.lasted_ns)),
+            itself_ns=tuple(map(_lasted_ns, beats, look.steps, look.itself_ns)),
+        )
         for place, look in enumerate(newest)
     )
     return msgspec.structs.replace(looks, looks=(*looks.looks[: -len(timed)], *timed)) if timed else looks
 
 
-def _lasted_ns(beat: Heartbeat | None, step: int, known_ns: int) -> int:
+def _lasted_with_those_before_ns(beat: Heartbeat | None, step: int, known_ns: int) -> int:
     """How long the step took that was begun when so many had been counted, or one of those just before."""
+    return _lasted_ns(beat, step, known_ns, _STEPS_AHEAD)
+
+
+def _lasted_ns(beat: Heartbeat | None, step: int, known_ns: int, before: int = 0) -> int:
     if beat is None or beat.step is None or not 0 < beat.step - step <= len(beat.step_durations_ns):
         return known_ns
     place = len(beat.step_durations_ns) + step - beat.step
-    return max(known_ns, *beat.step_durations_ns[max(0, place - _STEPS_AHEAD) : place + 1])
+    return max(known_ns, *beat.step_durations_ns[max(0, place - before) : place + 1])
 
 
 def _takes_part(rank: RankHistory) -> bool:

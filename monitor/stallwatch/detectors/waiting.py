@@ -203,8 +203,9 @@ def lost(
     columns: Sequence[tuple[int, Column]], ranks: Sequence[int], at_once: Sequence[bool]
 ) -> tuple[float, float] | None:
     """Given (rank, column) of peers, those that are slow, and which looks saw all peers at one moment, return by which
-    share of the time all the others wait and not all of these, with its standard error: that is what they cost the job,
-    where a difference counts, too, what it would wait for another rank. None where too few looks are of one moment.
+    share of the time all the others wait and not all of these, more than they do for one of them in its turn (somebody
+    comes last in every step), with its standard error: that is what they cost the job, where a difference counts, too,
+    what it would wait for another rank. None where too few looks are of one moment.
 
     A rank that waits does so until the step is over: in as many moments as the last of some waits, all of them do.
     """
@@ -221,7 +222,18 @@ def lost(
     all_ticks = sum(ticks for _, ticks in moments)
     share = sum(waited for waited, _ in moments) / all_ticks
     error = math.sqrt(sum((waited - share * ticks) ** 2 for waited, ticks in moments)) / all_ticks
-    return share, error if len(moments) > 1 else share
+    by_chance = len(slow) * median(_waited_for_each(slow, rest, at_once)) / all_ticks
+    return max(0.0, share - by_chance), error if len(moments) > 1 else share
+
+
+def _waited_for_each(slow: Sequence[Column], rest: Sequence[Column], at_once: Sequence[bool]) -> list[int]:
+    """How long everybody waited for each of the rest alone."""
+    waited_for = [0] * len(rest)
+    for seen, *waits in zip(at_once, *([waited for _, waited in column] for column in (*rest, *slow)), strict=True):
+        least, next_least = sorted(waits)[:2]
+        if seen and next_least > least and (place := waits.index(least)) < len(rest):
+            waited_for[place] += next_least - least
+    return waited_for
 
 
 def differences(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> list[float]:

@@ -96,6 +96,25 @@ def test_what_ranks_cost_is_what_the_last_of_the_others_waits_for_them() -> None
     assert lost(mixed, (0, 1, 2, 3), [True] * 4) is None
 
 
+def test_what_a_job_waits_for_each_of_the_others_in_its_turn_is_no_cost_of_one() -> None:
+    """Of steps that vary somebody is last in each: of equal ranks each as often as any other."""
+    turns = [tuple(0 if rank == last else 6 for rank in range(4)) for last in range(4)]
+
+    def share(*more: tuple[int, ...]) -> float:
+        looks = [*turns, *turns, *more]
+        columns = [(rank, tuple((10, waited[rank]) for waited in looks)) for rank in range(4)]
+        found = lost(columns, (2,), [True] * len(looks))
+        assert found is not None
+        return found[0]
+
+    assert share() == 0.0
+    assert share((6, 6, 0, 6), (6, 6, 0, 6)) == pytest.approx((0.6 * 4 - 0.6 * 2) / 10)
+    pairs = [(0, ((10, 0), (10, 6), (10, 0))), (1, ((10, 6), (10, 0), (10, 6)))]
+    two = lost(pairs, (0,), [True] * 3)
+    assert two is not None
+    assert two[0] == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize(
     ("waits", "more"),
     [([4] * 64, False), ([1] * 8 + [4] * 56, False), ([place // 12 for place in range(64)], True), ([1] * 30, False)],
