@@ -2,7 +2,8 @@
 step's mean length, both since they are slow. A few long steps cost as much as many that are a little longer."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import sqrt
 from statistics import fmean, median
 
 import msgspec
@@ -12,11 +13,13 @@ from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.looks import Looks
 from stallwatch.detectors.waiting import LEAST_LOOKS, Column, cost, difference, differences, lost
 from stallwatch.model.verdict import Slowness
+from stallwatch.progress.job_progress import SURE_ERRORS
 
 _AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
 _EARLIER_LOOKS = 16  # of a job without slow ranks say how long its steps were
 _ALLOWED = 2.0  # times their interval of 95 %: they were chosen as those that show the most
 _APART = 0.3  # of the cost: of looks at four moments a second
+_MISSED = 20.0  # times as long as its steps take: nobody looked there, as in a phase
 _WITHOUT = 0.35  # of the difference: less is a job without them
 
 
@@ -40,19 +43,35 @@ def slow_cost(
     at_once = [apart_ns <= _AT_ONCE * step_seconds * SECOND_NS for apart_ns in looks.apart_ns(window)]
     share, error = lost(columns, ranks, at_once) or difference(columns, ranks)
     seen = cost(share, error, step_seconds, looks.steps_within(window), span_ns / SECOND_NS)
-    return seen and _against_past(seen, before_seconds, at_most=looks.nccl)
+    # What was before is a mean of as many steps or more.
+    apart = sqrt(2) * SURE_ERRORS * _step_error_ns(looks, window) / SECOND_NS
+    return seen and _against_past(seen, before_seconds, apart, at_most=looks.nccl)
 
 
-def _against_past(seen: Slowness, before_seconds: float, *, at_most: bool) -> Slowness:
+def _step_error_ns(looks: Looks, window: int) -> float:
+    """The standard error of a step's mean length in the last looks; 0.0 where it is not known."""
+    middle = looks.step_ns(window)
+    squares, steps = 0.0, 0
+    for one, after in pairwise(looks.looks[-window:]):
+        many = after.step - one.step
+        if one.step >= 0 and many > 0 and after.at_ns - one.at_ns <= _MISSED * many * middle:
+            squares += (after.at_ns - one.at_ns - many * middle) ** 2 / many
+            steps += many
+    return sqrt(squares) / steps if steps else 0.0
+
+
+def _against_past(seen: Slowness, before_seconds: float, apart: float, *, at_most: bool) -> Slowness:
     """By how much a step is longer than before they were slow is known better than by looks, which are few: it is what
     they cost, where looks allow that. (Otherwise something else has changed, too.) A host that comes late to its device
-    costs less than looks say, `at_most` that, and its job no more than it has lost."""
+    costs less than looks say, `at_most` that, and its job no more than it has lost. `apart`: so much may lie between the
+    two lengths, in seconds, by what steps vary."""
     lost = max(0.0, seen.step_seconds - before_seconds)
     unsure = max(_ALLOWED * (seen.high_seconds - seen.cost_seconds), _APART * seen.cost_seconds)
     least, most = seen.cost_seconds - unsure, seen.cost_seconds + unsure
     if not before_seconds or lost > most or (lost < least and not at_most):
         return seen
-    low, high = min(seen.low_seconds, lost), max(seen.high_seconds, lost) if lost >= least else lost
+    low, high = min(seen.low_seconds, lost - apart), lost + apart
+    low, high = max(0.0, low), max(seen.high_seconds, high) if lost >= least else high
     return msgspec.structs.replace(seen, cost_seconds=lost, low_seconds=low, high_seconds=high)
 
 

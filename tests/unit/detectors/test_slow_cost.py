@@ -38,6 +38,7 @@ def test_a_cost_is_near_the_truth(by: By, slowdown: float, backend: Backend, nea
     true = COMPUTE_SECONDS * slowdown
     assert costs[-1].cost_seconds == pytest.approx(true, rel=near)
     assert costs[-1].step_seconds == pytest.approx(0.2 + true, rel=near)
+    assert costs[-1].low_seconds < costs[-1].cost_seconds < costs[-1].high_seconds
 
 
 def test_it_is_so_since_the_looks_that_show_it() -> None:
