@@ -23,6 +23,8 @@ def looks_of_a_draw(less: Sequence[float]) -> float:
     if True not in within:
         return 1.0
     within = within[within.index(True) :]  # a window may begin before the rank became slow: that is no gap
+    if not within[-1]:  # nor is a step in progress, in which nobody waits yet: the looks without it said the same
+        within = within[:-1]
     many = sum(within)
     runs = 1 + sum(after and not before for before, after in pairwise(within))
     expected = many * (len(within) - many + 1) / len(within)

@@ -27,6 +27,11 @@ def test_what_was_before_a_rank_became_slow_is_no_gap_between_spells() -> None:
     assert looks_of_a_draw([0.5, 0.4] * 6 + [0.0, 0.02, 0.0] * 3) > 2.0
 
 
+def test_a_step_in_progress_in_which_nobody_waits_yet_is_no_gap() -> None:
+    assert looks_of_a_draw([0.5, 0.4] * 6 + [0.0]) == 1.0
+    assert looks_of_a_draw(([0.5] * 5 + [0.0] * 5) * 3 + [0.5] * 5 + [0.0]) > 2.0, "spells before are"
+
+
 def test_independent_looks_are_a_draw_each_but_for_chance() -> None:
     draw = random.Random(5)
     factors = [looks_of_a_draw([float(draw.random() < 0.3) for _ in range(60)]) for _ in range(200)]
