@@ -56,6 +56,12 @@ class Job(NamedTuple):
     lasts_seconds: float = math.inf  # how long the rank is slow
     jitter: float = JITTER  # of each rank's own time for a step
     heavy: bool = False  # a few steps are much longer than all others
+    stages: bool = False  # its ranks are stages of a pipeline, one of which may be slow: the ends have half the work
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether its ranks are stages of a pipeline."""
+        return self.stages or self.by == "pipeline"
 
     def is_slow(self, rank: int, now: float) -> bool:
         """Whether that is so of this rank at a moment of the job."""
@@ -134,11 +140,11 @@ def _compute(job: Job, rank: int, now: float, rng: random.Random) -> float:
     seconds *= 1 + _by_design(job, rank, now, rng)
     if job.by == "experts":
         return seconds * rng.lognormvariate(0, 0.25)  # whose tokens are many changes from step to step
-    if job.by == "pipeline":
-        return seconds * (0.5 if rank in (0, job.ranks - 1) else 1.0)
+    if job.has_stages and rank in (0, job.ranks - 1):
+        seconds *= 0.5
     if job.by == "logging":
         return seconds + (LOGGING_SECONDS * job.step_scale if rank == 0 else 0.0)
-    if job.by != "nothing" and job.is_slow(rank, now):
+    if job.by not in ("nothing", "pipeline") and job.is_slow(rank, now):
         slower = job.slowdown
         if job.by == "data loader":
             slower = 10 * job.slowdown if rng.random() < 0.1 else 0.0  # every tenth batch is not there in time
@@ -215,7 +221,7 @@ def _look_at_counters(job: Job, rank: _Rank, course: _Course, rng: random.Random
     completed = course.completed(noted)
     recorder = "gloo" if job.backend == "gloo" else "nccl"
     groups = [GroupCounter(recorder, 0, enqueued, completed)]
-    if job.by == "pipeline":  # the first and the last stage have one neighbour, the others two
+    if job.has_stages:  # the first and the last stage have one neighbour, the others two
         sends = (2 if rank.rank in (0, job.ranks - 1) else 4) * 4
         done = completed if recorder == "nccl" else enqueued
         groups.append(GroupCounter(recorder, 1, sends * enqueued, sends * done))

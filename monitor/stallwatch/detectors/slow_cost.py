@@ -32,7 +32,8 @@ def slow_cost(
     least: int = LEAST_LOOKS,
 ) -> Slowness | None:
     """Given (rank, column) of peers over the last looks, return what the slow ones among them cost; None where no step
-    is known. `before_seconds`: a step's length before they were slow, 0.0: not known; `least`: so many of the looks are
+    is known. Under gloo the job waits where ranks of other programs do, too: a stage with little to do may need longer
+    and nobody waits for it. (Under NCCL who waits is told by what peers have enqueued.) `before_seconds`: a step's length before they were slow, 0.0: not known; `least`: so many of the looks are
     surely of the time since they are."""
     window = since_when(differences(peers, ranks), least)
     if not window:
@@ -41,7 +42,8 @@ def slow_cost(
     span_ns = looks.looks[-1].at_ns - looks.since_ns(window)
     step_seconds = (looks.step_ns(window) or _median_ns(alive)) / SECOND_NS
     at_once = [apart_ns <= _AT_ONCE * step_seconds * SECOND_NS for apart_ns in looks.apart_ns(window)]
-    share, error = lost(columns, ranks, at_once) or difference(columns, ranks)
+    everybody = columns if looks.nccl else looks.columns_of(looks.members, window)
+    share, error = lost(everybody, ranks, at_once) or difference(columns, ranks)
     seen = cost(share, error, step_seconds, looks.steps_within(window), span_ns / SECOND_NS)
     # What was before is a mean of as many steps or more.
     apart = sqrt(2) * SURE_ERRORS * _step_error_ns(looks, window) / SECOND_NS

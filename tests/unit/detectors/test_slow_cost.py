@@ -41,6 +41,22 @@ def test_a_cost_is_near_the_truth(by: By, slowdown: float, backend: Backend, nea
     assert costs[-1].low_seconds < costs[-1].cost_seconds < costs[-1].high_seconds
 
 
+@pytest.mark.parametrize(("stage", "cost_seconds"), [(1, 0.3 * COMPUTE_SECONDS), (0, 0.0)])
+def test_a_stage_of_a_pipeline_costs_what_all_others_wait_for_it(stage: int, cost_seconds: float) -> None:
+    """The first stage has less to do than those in the middle: if it is slower the last one waits for longer than it
+    does, and for those in the middle all the same."""
+    job = Job("sleep", 4, 0.3, stage, 60.0, stages=True, jitter=0.02)
+    costs = [
+        finding.slowness.cost_seconds
+        for _, found in detect(Config(), play(job, 160, 2))
+        for finding in found.findings
+        if finding.stage == "confirmed" and finding.slowness
+    ]
+    if cost_seconds:
+        assert costs[-1] == pytest.approx(cost_seconds, rel=0.1)
+    assert all(cost < 0.05 * COMPUTE_SECONDS for cost in costs) == (not cost_seconds)
+
+
 def test_it_is_so_since_the_looks_that_show_it() -> None:
     assert since_when([0.0] * 20 + [0.3] * 30) == 30
     assert since_when([0.3, 0.0] * 30) == 60, "all the time"
