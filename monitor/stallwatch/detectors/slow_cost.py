@@ -33,8 +33,9 @@ def slow_cost(
 ) -> Slowness | None:
     """Given (rank, column) of peers over the last looks, return what the slow ones among them cost; None where no step
     is known. Under gloo the job waits where ranks of other programs do, too: a stage with little to do may need longer
-    and nobody waits for it. (Under NCCL who waits is told by what peers have enqueued.) `before_seconds`: a step's length before they were slow, 0.0: not known; `least`: so many of the looks are
-    surely of the time since they are."""
+    and nobody waits for it. (Under NCCL who waits is told by what peers have enqueued.) `before_seconds`: a step's
+    length before they were slow, 0.0: not known; `least`: so many of the looks are surely of the time since they
+    are."""
     window = since_when(differences(peers, ranks), least)
     if not window:
         return None
@@ -65,8 +66,8 @@ def _step_error_ns(looks: Looks, window: int) -> float:
 def _against_past(seen: Slowness, before_seconds: float, apart: float, *, at_most: bool) -> Slowness:
     """By how much a step is longer than before they were slow is known better than by looks, which are few: it is what
     they cost, where looks allow that. (Otherwise something else has changed, too.) A host that comes late to its device
-    costs less than looks say, `at_most` that, and its job no more than it has lost. `apart`: so much may lie between the
-    two lengths, in seconds, by what steps vary."""
+    costs less than looks say, `at_most` that, and its job no more than it has lost. `apart`: so many seconds may lie
+    between the two lengths by what steps vary."""
     lost = max(0.0, seen.step_seconds - before_seconds)
     unsure = max(_ALLOWED * (seen.high_seconds - seen.cost_seconds), _APART * seen.cost_seconds)
     least, most = seen.cost_seconds - unsure, seen.cost_seconds + unsure
