@@ -245,6 +245,7 @@ def _settled(operation: Operation, settles: bool, completed: int | None) -> tupl
 
 _AUTOGRAD = "pt_autograd"
 _DEFAULT_GROUP = "default_pg"
+_STARTED = "started"  # any thread that Python's threading started, where no entry names its own
 _OUTERMOST = 3  # frames: _bootstrap, _bootstrap_inner, run
 
 
@@ -275,8 +276,8 @@ class HostThreads:
         self._numbers = {thread: number for number, thread in enumerate(order, 1 if beside else 0)}
 
     def knows(self, operations: Iterable[Operation]) -> bool:
-        """Whether each of them names its thread (before torch 2.8 none does)."""
-        return all(operation.thread_id is not None for operation in operations)
+        """Whether each of them names its thread (before torch 2.8 none does), or their frames tell one apart."""
+        return _STARTED in self._numbers or all(operation.thread_id is not None for operation in operations)
 
     def of(self, operation: Operation) -> int:
         """The number of the host thread that recorded the operation: 0 is the training thread, and any that is not
@@ -286,7 +287,9 @@ class HostThreads:
 
 
 def _thread(operation: Operation) -> str | None:
-    return None if is_autograd(operation) else operation.thread_id
+    if is_autograd(operation):
+        return None
+    return operation.thread_id or (_STARTED if is_started(operation) else None)
 
 
 def is_started(operation: Operation) -> bool:

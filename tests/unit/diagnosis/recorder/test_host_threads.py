@@ -12,6 +12,10 @@ METRICS = Group("9", "metrics", (0, 1, 2, 3), 9)
 PAIRS = (Group("1", "dp0", (0, 1), 1), Group("2", "dp1", (2, 3), 2))
 _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), *SLEEPS[-1:])
+IN_SYNC = (
+    CodeFrame("synchronize", "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 1083),
+    *IN_REDUCE[1:],
+)
 STARTED = (CodeFrame("run", "/usr/lib/python3.11/threading.py", 982),)
 
 
@@ -78,3 +82,45 @@ def test_a_thread_beside_that_goes_on_before_the_training_thread_has_called_anyt
     ranks = (replace(told.ranks[0], recorders=(early, second)), *told.ranks[1:])
     verdict = judge(replace(told, ranks=ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (0,))
+
+
+def _unthreaded(told: Evidence) -> Evidence:
+    """As torch before 2.8 records: no entry names its thread."""
+    ranks = []
+    for rank in told.ranks:
+        looks = (
+            replace(look, operations=tuple(replace(o, thread_id=None, thread_name=None) for o in look.operations))
+            for look in rank.recorders
+        )
+        ranks.append(replace(rank, recorders=tuple(looks)))
+    return replace(told, ranks=tuple(ranks))
+
+
+def _early(told: Evidence, missing: int) -> Evidence:
+    """Between the looks each rank's metrics thread has made its newest calls."""
+    ranks = []
+    for rank in told.ranks:
+        first, *later = rank.recorders
+        ranks.append(
+            replace(
+                rank, recorders=(replace(first, operations=first.operations[: len(first.operations) - missing]), *later)
+            )
+        )
+    return replace(told, ranks=tuple(ranks))
+
+
+def test_who_is_late_in_a_thread_beside_does_not_hold_back_a_training_that_stands() -> None:
+    """All training threads wait for their GPU, for what a CUDA graph calls, which is in no record; those of metrics go
+    on, and rank 0 comes late to each of their calls. Frames alone tell the threads before torch 2.8."""
+    steps = (Call(W4, line=10), Call(W4, line=11)) * 10
+    ranks = []
+    for rank in range(4):
+        entries = recorder(rank, (*steps, *_beside(24))).operations
+        late_ns = 0 if rank else 70_000_000
+        made = tuple(replace(o, created_ns=(o.created_ns or 0) + late_ns) if o.thread_id == "2" else o for o in entries)
+        looks = tuple(replace(recorder(rank, steps, look=n), operations=made) for n in (1, 2))
+        ranks.append(Rank(rank, dumped=False, frames=IN_SYNC, state="R", wchan=None, extra=looks))
+    threaded = _early(_of_thread(evidence(*ranks)), 4)
+    for told in (threaded, _unthreaded(threaded)):
+        verdict = judge(told).verdicts[0]
+        assert (verdict.cause, verdict.culprits) == ("undecided", ()), verdict.summary
