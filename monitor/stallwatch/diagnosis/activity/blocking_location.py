@@ -4,8 +4,16 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from stallwatch.diagnosis.activity.rank_activity import UNNAMED_TRANSFER
 from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
-from stallwatch.diagnosis.frames.meaning import FrameMeaning, Role, collective_name, meaning, trade_word
+from stallwatch.diagnosis.frames.meaning import (
+    AT_A_NEIGHBOUR,
+    FrameMeaning,
+    Role,
+    collective_name,
+    meaning,
+    trade_word,
+)
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.process import STOPPED
 from stallwatch.model.verdict import Where
@@ -192,6 +200,7 @@ def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circ
     if nearest.role == "collective":
         name = collective_name(call)
         detail = f"waits in {name}" if name and "{" not in name else nearest.detail
+        name = name or (UNNAMED_TRANSFER if detail == AT_A_NEIGHBOUR else None)
         return BlockingLocation("collective", detail, in_collective=True, collective=name)
     if nearest.role == "backward":
         if around.on_cpu:

@@ -138,6 +138,8 @@ _COLLECTIVES = (
     r"|i?send|i?recv|batch_isend_irecv)\w*"
 )
 
+AT_A_NEIGHBOUR = "waits for a neighbouring pipeline stage"  # by sends and receives
+
 FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
     # torch.distributed
     *modules("teardown", "destroys its process groups",
@@ -160,7 +162,7 @@ FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
              (r"accelerate\.utils\.operations", r"gather\w*|broadcast\w*|reduce\w*|pad_across\w*"),
              (r"accelerate\.state", r"wait_for_everyone")),
     *modules("collective", "waits for a collective", (_C10D, r"_?wait\w*")),
-    *modules("collective", "waits for a neighbouring pipeline stage",
+    *modules("collective", AT_A_NEIGHBOUR,
              (r"torch\.distributed\.pipelining\.schedules", r"_wait_batch_p2p|_batch_p2p|_sorted_batch_p2p"),
              r"megatron\.core\.pipeline_parallel\.p2p_communication", r"deepspeed\.runtime\.pipe\.p2p"),
     *modules("collective", "synchronises its model with other ranks",

@@ -138,3 +138,25 @@ def test_what_all_members_of_a_group_do_alike_is_no_departure_from_their_habits(
             ranks.append(Rank(rank, steps, frames=IN_RECV, wchan="futex_do_wait", backend="gloo"))
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.culprits == ((0,) if alone else ()), verdict.summary
+
+
+_SCHEDULES = "/opt/venv/lib/python3.11/site-packages/torch/distributed/pipelining/schedules.py"
+
+
+def _stage(line: int) -> tuple[CodeFrame, ...]:
+    calls = (CodeFrame("_wait_batch_p2p", _SCHEDULES, 683), CodeFrame("_step_microbatches", _SCHEDULES, line))
+    return (*calls, CodeFrame("train", "/srv/job/train.py", 40), SLEEPS[-1])
+
+
+@pytest.mark.parametrize("dumped", [True, False])
+def test_stages_that_all_wait_for_a_neighbour_have_sends_and_receives_that_do_not_match(dumped: bool) -> None:
+    """One stage has a micro-batch less: it waits for a gradient, the next one for an activation."""
+    stages = [
+        Rank(rank, frames=_stage(line), wchan="futex_do_wait", backend="gloo", dumped=dumped)
+        for rank, line in enumerate((928, 938, 910, 910))
+    ]
+    verdict = judge(evidence(*stages)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), verdict.summary
+    stages[3] = Rank(3, frames=SLEEPS, backend="gloo", dumped=dumped)
+    verdict = judge(evidence(*stages)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,)), verdict.summary
