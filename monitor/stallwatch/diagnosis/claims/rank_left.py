@@ -12,6 +12,7 @@ from stallwatch.diagnosis.job.leaving import (
     SIGABRT,
     SIGHUP,
     SIGINT,
+    SIGKILL,
     SIGNALS,
     SIGTERM,
     ended_alike,
@@ -19,6 +20,7 @@ from stallwatch.diagnosis.job.leaving import (
     have_left,
     raised_alone,
     signal_of,
+    unseen_since,
 )
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import ProcessLook
@@ -37,7 +39,10 @@ def exited(analysis: Analysis) -> Saying:
     ends = {rank: end_of(analysis, rank) for rank in gone}
     if analysis.case.logs.ended_together and not any(ends.values()):
         return None
-    if all(exit_code(end) == 0 for end in ends.values()):
+    codes = {None if end is None or _is_unseen(end) else exit_code(end) or signal_of(end) or 0 for end in ends.values()}
+    if codes == {0, None} and not analysis.hangs:
+        return Rejected("rank_exited", f"those of {named(gone)} that were seen to end did with exit code 0")
+    if codes == {0}:
         if len(gone) == len(analysis.case.observed):
             return Rejected("rank_exited", "every process ended with exit code 0")
         if not analysis.hangs:
@@ -60,6 +65,8 @@ def exited(analysis: Analysis) -> Saying:
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     failed = [rank for rank, kind in classes.items() if kind == first]
     culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends)
+    if (unnamed := _unnamed(analysis, ends, culprits, first)) is not None:
+        return unnamed
     facts = [Fact(_sentence(rank, ends[rank]), _seen_by(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:
@@ -71,6 +78,38 @@ def exited(analysis: Analysis) -> Saying:
         confidence=_confidence(analysis, gone, culprits, first),
         because=(*facts, *activity_facts(analysis, culprits)),
     ).at(analysis, wait)
+
+
+def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], kind: int) -> Claim | None:
+    """Ranks that ended as victims end, too, without a word of their own: which of them was the first nothing tells, or
+    how those fared of whom nothing was seen since."""
+    if any(analysis.case.activity(rank).exceptions.text for rank in culprits):
+        return None
+    lives = set(analysis.case.observed) - {*ends}
+    unseen = unseen_since(analysis.case, ends)
+    if unseen and lives == {*unseen} and all(_may_be_victim(ends[rank]) or _is_swept(ends[rank]) for rank in culprits):
+        how = "; ".join(_sentence(rank, ends[rank]) for rank in culprits)
+        told = f"{how}; how {named(unseen)} fared was not seen: a victim ends so, too; begin with their logs"
+    elif not lives and len(culprits) > 1 and kind <= _ABORTED and all(_may_be_victim(ends[rank]) for rank in culprits):
+        how = _sentence_of(culprits, ends)
+        told = f"{how}; victims end so, too, and nothing tells who was the first: read their logs"
+    else:
+        return None
+    return Claim("rank_exited", (), "possible", (Fact(told, _seen_by(ends[culprits[0]])),), told=told)
+
+
+def _may_be_victim(end: ProcessLook | None) -> bool:
+    """Python ends so of an exception, torch's watchdog of a time-out; or it is not known."""
+    return end is None or _is_unseen(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
+
+
+def _is_swept(end: ProcessLook | None) -> bool:
+    """So do launchers and schedulers end whoever is left, or all."""
+    return end is not None and not end.out_of_memory and signal_of(end) in (SIGTERM, SIGKILL)
+
+
+def _is_unseen(end: ProcessLook) -> bool:
+    return end.exit_code is None and end.exit_signal is None
 
 
 def crashed(analysis: Analysis) -> Saying:
@@ -185,12 +224,18 @@ def _earliest(analysis: Analysis, ranks: list[int], ends: dict[int, ProcessLook 
 
 
 def _sentence(rank: int, end: ProcessLook | None) -> str:
-    if end is None or (end.exit_code is None and end.exit_signal is None):
+    if end is None or _is_unseen(end):
         return f"rank {rank}'s process is gone; nobody saw how it ended"
     memory = ", out of memory" if end.out_of_memory else ""
     if end.exit_signal is not None:
         return f"rank {rank} was ended by {SIGNALS.get(end.exit_signal, f'signal {end.exit_signal}')}{memory}"
     return f"rank {rank} ended with exit code {end.exit_code}{memory}"
+
+
+def _sentence_of(ranks: list[int], ends: dict[int, ProcessLook | None]) -> str:
+    """How several ended."""
+    hows = {_sentence(rank, ends[rank]).partition(" ended ")[2] or "" for rank in ranks}
+    return f"{named(ranks)} ended {hows.pop()}" if len(hows) == 1 else "; ".join(_sentence(r, ends[r]) for r in ranks)
 
 
 def _seen_by(end: ProcessLook | None) -> str:

@@ -5,14 +5,14 @@ or asked to end (SIGTERM) and left in order."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.logs.consequence import SENT
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
-from stallwatch.model.process import SHELL_SIGNAL
+from stallwatch.model.process import ENDED, SHELL_SIGNAL
 
 if TYPE_CHECKING:
     from stallwatch.diagnosis.job.case import Case
@@ -199,6 +199,27 @@ def signal_of(end: ProcessLook) -> int | None:
     return end.exit_code - SHELL_SIGNAL if shell and end.exit_code is not None else None
 
 
+def unseen_since(case: Case, gone: Collection[int]) -> list[int]:
+    """Return the ranks of which nothing was seen any more, neither process nor stack nor dump, in the look that shows
+    the first of `gone` as such, nor later: they may live, or have gone before it."""
+    since = min((_first_look_of_end(case, rank) for rank in gone), default=1)
+    return [rank for rank in case.observed if rank not in gone and _last_look(case, rank) < since]
+
+
+def _first_look_of_end(case: Case, rank: int) -> int:
+    looks = case.evidence[rank].processes if rank in case.evidence else ()
+    return min((look.look for look in looks if look.state in ENDED or _is_told(look)), default=1)
+
+
+def _last_look(case: Case, rank: int) -> int:
+    evidence, summary = case.evidence.get(rank), case.summaries.get(rank)
+    looks = [summary.look] if summary is not None else []
+    if evidence is not None:
+        looks += [look.look for look in evidence.processes]
+        looks += [*(look.look for look in evidence.stacks), *(look.look for look in evidence.recorders)]
+    return max(looks, default=0)
+
+
 def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     """Given the ranks that are gone and how each ended, return in words how the whole job was ended from outside, None
     where it was not.
@@ -207,7 +228,9 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     death. What the ranks did before is another question: where they stood, that is what counts.
     """
     known = [end for end in ends.values() if end is not None]
-    if not len(case.observed) == len(ends) == len(known) > 1 or any(_has_fault(node, known) for node in case.nodes):
+    if len(ends) + len(unseen_since(case, ends)) < len(case.observed) or not len(ends) == len(known) > 1:
+        return None
+    if any(_has_fault(node, known) for node in case.nodes):
         return None
     if any(end.out_of_memory for end in known):
         return None
@@ -223,7 +246,8 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     if not (asked and SIGTERM in signals) and not by_one_signal:
         return None
     names = " or ".join(SIGNALS.get(signal, f"signal {signal}") if signal else "exit code 0" for signal in signals)
-    return f"all {len(ends)} ranks ended by {names}{' within a second' if together else ''}"
+    ranks = f"all {len(ends)} ranks{'' if len(ends) == len(case.observed) else ' that were seen'}"
+    return f"{ranks} ended by {names}{' within a second' if together else ''}"
 
 
 def _is_told(end: ProcessLook) -> bool:

@@ -40,6 +40,13 @@ def test_the_rest_that_is_killed_at_once_after_a_kill_that_it_noticed_is_cleared
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
+def test_a_job_of_which_most_were_seen_to_be_killed_at_once_has_no_culprit() -> None:
+    """Of one neither its process nor a stack or a dump was read: nothing says that it lives."""
+    killed = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (1, 2, 3)]
+    verdict = judge(evidence(Rank(0, dumped=False, looks=0, log=("epoch 1",)), *killed)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("job_ended", ())
+
+
 @pytest.mark.parametrize(("at", "cause"), [(5.1, "job_ended"), (4.5, "rank_exited")])
 def test_of_ranks_that_were_killed_alike_one_may_have_gone_unseen_unless_it_went_first(at: float, cause: str) -> None:
     killed = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (0, 2, 3)]

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as struct_replace
 
 from stallwatch.diagnosis import judge
 from tests.builders.clock import SECOND_NS
@@ -202,3 +203,32 @@ def test_an_exit_code_alone_is_certain_of_one_rank_only(dead: list[Rank], confid
     verdict = judge(evidence(*live, *dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", tuple(rank.rank for rank in dead))
     assert verdict.confidence == confidence
+
+
+def unseen(rank: int) -> Rank:
+    """Its folder is there; neither its process nor a stack or a dump of it could be read."""
+    return Rank(rank, dumped=False, looks=0, log=("epoch 1",))
+
+
+@pytest.mark.parametrize("code", [1, 134, 137])
+def test_who_ended_as_a_victim_does_is_not_named_where_nobody_else_was_seen(code: int) -> None:
+    gone = Rank(0, dumped=False, state="Z", exit_code=code, ended_ns=SECOND_NS)
+    told = judge(evidence(gone, unseen(1), unseen(2))).verdicts[0]
+    assert told.culprits == ()
+    assert "rank 0" in told.summary.lower()
+    seen = judge(evidence(gone, *_waiting(1, 2))).verdicts[0]
+    assert (seen.cause, seen.culprits) == ("rank_exited", (0,))
+
+
+def test_ranks_that_all_ended_as_victims_do_at_times_that_nobody_knows_are_not_named() -> None:
+    told = judge(evidence(*[Rank(rank, dumped=False, state="Z", exit_code=1) for rank in range(4)])).verdicts[0]
+    assert (told.cause, told.culprits) == ("rank_exited", ())
+    assert "ranks 0-3" in told.summary.lower()
+
+
+def test_who_was_seen_before_a_rank_was_gone_is_not_known_to_live_on() -> None:
+    """Each ended with exit code 0, and what told so of one, and the last look at the others, was lost."""
+    others = [Rank(rank, dumped=False, state="R", looks=1) for rank in (1, 2, 3)]
+    told = evidence(Rank(0, dumped=False, state="X"), *others)
+    gone = struct_replace(told.ranks[0], processes=told.ranks[0].processes[1:])
+    assert judge(struct_replace(told, ranks=(gone, *told.ranks[1:]))).verdicts[0].culprits == ()
