@@ -3,7 +3,8 @@
 import pytest
 
 from stallwatch.diagnosis.logs import read_logs
-from stallwatch.diagnosis.logs.remedies_by_origin import launcher_of, words_in
+from stallwatch.diagnosis.logs.remedies_by_origin import launcher_of, log_per_rank, words_in
+from stallwatch.model.evidence import LogEvent
 from tests.builders.rank_evidence import logged
 
 _HCCL = "RuntimeError: create:../torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:66 HCCL function error: {}, code 4"
@@ -59,6 +60,15 @@ _ENDS = {
 def test_the_end_of_a_job_gets_the_advice_of_its_launcher(launcher: str) -> None:
     logs = read_logs((), logged(*_ENDS[launcher]), (), 1)
     assert launcher_of(logs.events) == launcher
+    assert log_per_rank(logs.events).startswith(f"{launcher} --")
     remedy = words_in(logs.told[0], logs.events).remedy
     assert launcher in remedy
     assert not [other for other in _ENDS if other != launcher and other in remedy], remedy
+
+
+def test_what_died_as_an_actor_was_started_by_ray_whatever_else_its_log_names() -> None:
+    died = LogEvent("actor_died", "The actor died unexpectedly before finishing this task.", 0)
+    events = (died, *logged(*_ENDS["srun"]))
+    assert launcher_of(events) == "ray"
+    assert "ray logs" in log_per_rank(events)
+    assert "torchrun" in log_per_rank(()), "of a launcher that is not known all are named"
