@@ -97,7 +97,9 @@ def _first_departure(
                 return SequenceBreak(rank, place, here.seq, here.call, (nexts[before.key][usual],))
             if total > 1:
                 continue
-        goes_round = total > 1 and here.token != steps[0].token and steps[0].token in counts
+        # Of what it has not called before it may be the peer that left it out: in the first step nothing tells.
+        is_again = here.token != steps[0].token and here.call in calls[:place]
+        goes_round = total > 1 and is_again and steps[0].token in counts
         if goes_round and place >= met and _is_start(calls, place) and not _recurs(calls, place):
             return SequenceBreak(rank, place, here.seq, here.call, (nexts[before.key][steps[0].token],))
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:

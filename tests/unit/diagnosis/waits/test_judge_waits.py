@@ -329,6 +329,14 @@ def test_what_a_peer_calls_next_and_the_program_began_with_is_where_a_loop_goes_
     assert judge(evidence(swapped, begins, *stands)).verdicts[0].culprits == (0,)
 
 
+def test_in_the_first_step_nothing_tells_who_calls_one_more_from_who_leaves_one_out() -> None:
+    pair = Group("1", "cp0", (0, 1), 1)
+    step = (Call(pair, line=10), Call(pair, line=13), Call(world(2), elements=2, line=109))
+    goes_on = Rank(0, (*step, Call(world(2), elements=1024, dtype="Byte", line=110)), 3, backend="gloo")
+    begins = Rank(1, (*step, step[0]), 3, backend="gloo")
+    assert judge(evidence(goes_on, begins)).verdicts[0].culprits in ((), (0, 1))
+
+
 def test_what_came_to_the_front_between_two_looks_has_not_stood_there_for_two() -> None:
     """A deep queue: all had enqueued the call at the first look, and the GPUs have come to it since."""
     calls = (*STEPS, STEPS[0], STEPS[1])
