@@ -28,6 +28,11 @@ from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
 _KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
+# What torch and Python raise where a peer has gone, among other things. The hook tells no more where no log was read.
+_OF_PEERS_TOO = frozenset(
+    ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError",
+     "ConnectionResetError", "BrokenPipeError", "EOFError", "TimeoutError")
+)  # fmt: skip
 _REFUSED = "size_mismatch"  # gloo's and NCCL's refusal: who prints it received what another rank should not have sent
 
 
@@ -185,7 +190,16 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
 def _classes(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> tuple[dict[int, int], list[int]]:
     """Of what each rank died, by itself; and who ended only after a victim had."""
     classes = {rank: _class(analysis, analysis.case.activity(rank), end) for rank, end in ends.items()}
+    if any(kind == _FAILED and not _may_be_of_a_peer(analysis, rank) for rank, kind in classes.items()):
+        classes |= {
+            r: _CONSEQUENCE for r, kind in classes.items() if kind == _FAILED and _may_be_of_a_peer(analysis, r)
+        }
     return classes, _outlived_victims(analysis, classes, ends)
+
+
+def _may_be_of_a_peer(analysis: Analysis, rank: int) -> bool:
+    """Whether of its exception no more is known than a name, and one that a peer's end raises as well."""
+    return analysis.case.activity(rank).exceptions.text in _OF_PEERS_TOO
 
 
 def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace as struct_replace
 
 from stallwatch.diagnosis import judge
 from tests.builders.clock import SECOND_NS
+from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
 
 W4 = world(4)
@@ -218,6 +219,16 @@ def test_who_ended_as_a_victim_does_is_not_named_where_nobody_else_was_seen(code
     assert "rank 0" in told.summary.lower()
     seen = judge(evidence(gone, *_waiting(1, 2))).verdicts[0]
     assert (seen.cause, seen.culprits) == ("rank_exited", (0,))
+
+
+def test_whose_exception_a_peer_s_end_raises_too_is_no_culprit_beside_one_who_failed_by_himself() -> None:
+    """Of rank 1 the hook alone tells, and no more than the exception's name."""
+    failed = Rank(2, dumped=False, state="Z", exit_code=1, log=('  File "/job/a.py", line 7, in load', "KeyError: 'x'"))
+    told = evidence(Rank(0, dumped=False, state="Z", exit_code=1, log=CLOSED), unseen(1), failed)
+    last = heartbeat(1, ended=True, exit_code=1, exception="RuntimeError")
+    by_hook = struct_replace(told.ranks[1], log=(), log_events=(), heartbeat=(last,))
+    verdict = judge(struct_replace(told, ranks=(told.ranks[0], by_hook, told.ranks[2]))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
 def test_ranks_that_all_ended_as_victims_do_at_times_that_nobody_knows_are_not_named() -> None:
