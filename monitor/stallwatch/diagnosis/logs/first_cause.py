@@ -42,6 +42,7 @@ _BEFORE_ABORT: Final = frozenset(
 )  # fmt: skip
 _SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
 _CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
+_OF_ITS_OWN: Final = (4, 7, 8)  # of these; SIGSEGV may follow as a peer comes down
 
 
 def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
@@ -87,7 +88,8 @@ def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
         return False
     if one.kind in PROCESS_ENDS:
         ends = [(end.event.exit_code, end.event.exit_signal) for end in (one, other)]
-        return ends[0] == ends[1] and (one.event.first or not other.event.first)
+        alone = one.event.exit_signal in _OF_ITS_OWN
+        return ends[0] == ends[1] and (one.event.first or not other.event.first or alone)
     return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
 
 

@@ -101,6 +101,12 @@ def test_several_ends_by_one_signal_that_follows_tell_no_first_one(code: int) ->
     assert told(_table((2, code), (1, code))) == UNDECIDED
 
 
+def test_ranks_that_all_ran_out_of_shared_memory_are_all_named() -> None:
+    """tloen/alpaca-lora#338: SIGBUS of each. A crash of another kind may follow from a peer's."""
+    assert told(_table((2, -7), (1, -7), (3, -7))) == ("rank_exited", (1, 2, 3))
+    assert told(_table((2, -11), (1, -11))) == ("rank_exited", (2,))
+
+
 def test_an_abort_of_which_nothing_tells_why_may_be_a_watchdog_s_that_waited() -> None:
     """bghira/SimpleTuner#759: rank 1's, which waited for rank 0's validation."""
     assert told(_table((2, -6))) == UNDECIDED
