@@ -202,6 +202,17 @@ def test_who_alone_becomes_critical_is_told_of(told: Site) -> None:
     assert told.run(60) == []
 
 
+@pytest.mark.parametrize("first", range(3))
+def test_all_that_become_critical_within_seconds_are_one_message_more(told: Site, first: int) -> None:
+    """As seen live: of one place, told as critical by the teller, and a second later by another whom it had named."""
+    again = []
+    for number in (first, *(other for other in range(3) if other != first)):
+        told.stand(**{f"n{number}": at("abc"[number], severity="critical")})
+        again += told.run(3)
+    again += told.run(60)
+    assert [(job, step) for job, step, _ in again] == [(told.teller, "escalated")]
+
+
 def test_all_that_become_critical_together_are_one_message_more(told: Site) -> None:
     told.stand(**{f"n{number}": at(name, severity="critical") for number, name in enumerate("abc")})
     again = told.run(60)

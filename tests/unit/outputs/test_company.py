@@ -56,6 +56,8 @@ def test_who_is_named_in_a_message_needs_none_of_his_own(bench: Bench) -> None:
 def test_who_is_critical_where_the_message_is_not_is_told_of(bench: Bench) -> None:
     told(bench, at("a"), at("b"), at("c"))
     critical = at("b", severity="critical")
+    silent(bench, at("a"), critical, at("c"))
+    bench.clock.advance(11.0)
     assert told(bench, at("a"), critical, at("c")) == "b-1"
     silent(bench, at("a"), critical, at("c"))
     assert told(bench, at("a"), replace(critical, state="resolved"), at("c")) == "b-1"  # it has a message of its own
@@ -68,8 +70,19 @@ def test_who_becomes_critical_with_the_message_needs_none_of_his_own(bench: Benc
     silent(bench, *critical)
 
 
+def test_the_message_that_becomes_critical_a_moment_later_is_the_only_one(bench: Bench) -> None:
+    told(bench, at("a"), at("b"))
+    silent(bench, at("a"), at("b", severity="critical"))
+    bench.clock.advance(5.0)
+    assert told(bench, at("a", severity="critical"), at("b", severity="critical")) == "a-1"
+    bench.clock.advance(60.0)
+    silent(bench, at("a", severity="critical"), at("b", severity="critical"))
+
+
 def test_who_becomes_critical_after_another_who_was_named_is_in_his_message(bench: Bench) -> None:
     told(bench, at("a"), at("b"), at("c"))
+    bench.publish(at("a"), at("b", severity="critical"), at("c"))
+    bench.clock.advance(11.0)
     told(bench, at("a"), at("b", severity="critical"), at("c"))
     silent(bench, at("a"), at("b", severity="critical"), at("c", severity="critical"))
 
