@@ -2,10 +2,11 @@
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 from tests.chaos.node import Told, twice
 from tests.chaos.soak import grows, slope
-from tests.chaos.stories import Result
+from tests.chaos.stories import Result, Stories
 
 
 def test_a_slope_has_an_interval_that_holds_the_truth() -> None:
@@ -47,3 +48,16 @@ def test_anything_lost_is_no_good_result() -> None:
     assert not Result(1, left_behind=["python"]).good
     assert Result(1, excused=3).good
     assert "SOMETHING WAS LOST" in Result(1, false=["calm"]).lines()[-1]
+
+
+def test_a_run_waits_until_both_outputs_have_told() -> None:
+    """At load 24 a fault was called lost whose messages Slack took after the run was counted."""
+    stories, node = object.__new__(Stories), SimpleNamespace(slack_texts=["job-1-killed ended"])
+    first, second = (SimpleNamespace(name=f"job-{number}-killed", over_at=None) for number in (1, 2))
+    stories._node, stories._stories = node, [first, second]  # type: ignore[assignment, list-item]
+    first.over_at = 5.0
+    assert not stories.all_over
+    second.over_at = 6.0
+    assert not stories.all_over
+    node.slack_texts.append("job-2-killed told")
+    assert stories.all_over
