@@ -42,6 +42,7 @@ class Sample(NamedTuple):
     resident_bytes: int
     handles: int
     threads: int
+    children: int  # that are under way: each is a handle, and on a busier machine they take longer
 
 
 def slope(points: Sequence[tuple[float, float]], blocks: int = 12) -> Slope:
@@ -121,11 +122,13 @@ class Soak:
     def _sample(self, at: float) -> None:
         mains = {self._node.daemon.pid: "daemon", self._node.side.pid: "privileged side"}
         for unit in (self._node.daemon, self._node.side):
-            for process in unit.processes():
+            processes = unit.processes()
+            for process in processes:
                 with contextlib.suppress(psutil.Error), process.oneshot():
                     kind = mains.get(process.pid) or kind_of(process)
-                    memory, handles = process.memory_info().rss, process.num_fds()
-                    self._samples[kind, process.pid].append(Sample(at, memory, handles, process.num_threads()))
+                    children = len(processes) - 1 if process.pid in mains else 0
+                    memory, handles, threads = process.memory_info().rss, process.num_fds(), process.num_threads()
+                    self._samples[kind, process.pid].append(Sample(at, memory, handles, threads, children))
 
     def _judge(self, seconds: float) -> None:
         result = self.result
@@ -137,15 +140,15 @@ class Soak:
                 continue
             memory = slope([(one.at, one.resident_bytes / 1e6) for one in samples])
             whole = slope([(one.at, one.resident_bytes / 1e6) for one in all_samples])
-            handles = slope([(one.at, float(one.handles)) for one in samples])
+            handles = slope([(one.at, float(one.handles - one.children)) for one in samples])
             threads = slope([(one.at, float(one.threads)) for one in samples])
             last = samples[-1]
             result.figures.append(
                 f"{kind}: {last.resident_bytes / 1e6:.1f} MB, {memory.per_hour:+.2f} MB/h "
                 f"[{memory.low:+.2f}, {memory.high:+.2f}] after {warm / 60:.0f} min, {whole.per_hour:+.2f} "
                 f"[{whole.low:+.2f}, {whole.high:+.2f}] in all; handles {last.handles} "
-                f"({handles.per_hour:+.2f}/h [{handles.low:+.2f}, {handles.high:+.2f}]), threads {last.threads} "
-                f"({threads.per_hour:+.2f}/h); by twelfths of the time {_by_twelfths(all_samples)} MB"
+                f"(but one a child: {handles.per_hour:+.2f}/h [{handles.low:+.2f}, {handles.high:+.2f}]), "
+                f"threads {last.threads} ({threads.per_hour:+.2f}/h); by twelfths of the time {_by_twelfths(all_samples)} MB"
             )
             if seconds < _LEAST_SECONDS:
                 continue

@@ -3,6 +3,7 @@ was lost of that."""
 
 import contextlib
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ CAUSES = {
     "killed": ("rank_exited",),
     "failed": ("rank_exited", "rank_raised"),
 }
+_UNANSWERED = re.compile(r"logger=stallwatch\.outputs (\w+): incident (\S+), (\w+): no answer within")
 SIGNALS = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL, "failed": signal.SIGUSR2}
 
 
@@ -161,6 +163,7 @@ class Stories:
 
     def count(self) -> None:
         result, told = self.result, self._node.told()
+        self.excused += unanswered(self._node.log_text())
         result.messages = len(told) + len(self._node.slack_texts)
         result.wrong_ends = len(self._node.daemon.wrong_codes) + len(self._node.side.wrong_codes)
         for story in self._stories:
@@ -190,6 +193,12 @@ class Stories:
                 )
                 result.excused += min(count - 1, excused)
                 result.duplicates += [f"Slack: {text[:200]}"] * max(0, count - 1 - excused)
+
+
+def unanswered(log: str) -> Counter[tuple[str, str, str]]:
+    """Given a daemon's log, return by (output, incident, step) how many attempts got no answer in time: such a message
+    may have arrived, and goes out again."""
+    return Counter((one[1], one[2], one[3]) for one in _UNANSWERED.finditer(log))
 
 
 def left_behind(folder: Path) -> list[str]:

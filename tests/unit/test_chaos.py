@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from tests.chaos.node import Told, twice
 from tests.chaos.soak import grows, slope
-from tests.chaos.stories import Result, Stories
+from tests.chaos.stories import Result, Stories, unanswered
 
 
 def test_a_slope_has_an_interval_that_holds_the_truth() -> None:
@@ -61,3 +61,9 @@ def test_a_run_waits_until_both_outputs_have_told() -> None:
     assert not stories.all_over
     node.slack_texts.append("job-2-killed told")
     assert stories.all_over
+
+
+def test_a_message_that_nobody_answered_may_arrive_twice() -> None:
+    line = "2026-11-30 01:33:51,519 level=WARNING logger=stallwatch.outputs slack: incident a-1, told: {}\n"
+    log = line.format("no answer within 15 s") + line.format("503 busy")
+    assert unanswered(log) == Counter({("slack", "a-1", "told"): 1})
