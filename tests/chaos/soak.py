@@ -148,7 +148,8 @@ class Soak:
                 f"[{memory.low:+.2f}, {memory.high:+.2f}] after {warm / 60:.0f} min, {whole.per_hour:+.2f} "
                 f"[{whole.low:+.2f}, {whole.high:+.2f}] in all; handles {last.handles} "
                 f"(but one a child: {handles.per_hour:+.2f}/h [{handles.low:+.2f}, {handles.high:+.2f}]), "
-                f"threads {last.threads} ({threads.per_hour:+.2f}/h); by twelfths of the time {_by_twelfths(all_samples)} MB"
+                f"threads {last.threads} ({threads.per_hour:+.2f}/h); "
+                f"by twelfths of the time {_by_twelfths(all_samples)} MB"
             )
             if seconds < _LEAST_SECONDS:
                 continue
