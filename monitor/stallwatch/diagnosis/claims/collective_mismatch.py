@@ -180,12 +180,13 @@ def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], C
     if divergence.decided_by == "nothing":
         called = {rank for _, ranks in divergence.parts for rank in ranks}
         return (departed, "likely") if departed and set(departed) < called else ((), "possible")
+    whole = divergence.voters == members
     if divergence.decided_by == "majority":
-        full = divergence.voters == members and 3 * len(divergence.culprits) <= members
-        return divergence.culprits, "certain" if full and members > 2 else "likely"
-    if divergence.decided_by in _BY_NEW_LINES and departed and not set(departed) & set(divergence.culprits):
-        return (), "possible"  # another member left what its peers do: in a first step all lines are new
-    sure = divergence.voters == members and divergence.decided_by not in ("start", "site", "slip")
+        return divergence.culprits, "certain" if whole and 3 * len(divergence.culprits) <= members else "likely"
+    left = divergence.decided_by in _BY_NEW_LINES and departed and not set(departed) & set(divergence.culprits)
+    if left or (divergence.decided_by == "slip" and not whole and 2 * len(divergence.culprits) >= divergence.voters):
+        return (), "possible"  # another may have left what its peers do: in a first step all lines are new
+    sure = whole and divergence.decided_by not in ("start", "site", "slip")
     return divergence.culprits, "likely" if sure else "possible"
 
 

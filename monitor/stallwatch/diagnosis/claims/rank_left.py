@@ -86,15 +86,16 @@ def exited(analysis: Analysis) -> Saying:
 
 
 def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], kind: int) -> Claim | None:
-    """Ranks that ended as victims end, too, without a word of their own: which of them was the first nothing tells, or
-    how those fared of whom nothing was seen since."""
+    """Ranks that ended as victims do: who was the first nothing tells, or how those fared who were not seen since."""
     if any(analysis.case.activity(rank).exceptions.text for rank in culprits):
         return None
     lives = set(analysis.case.observed) - {*ends}
     unseen = unseen_since(analysis.case, ends)
-    if unseen and lives == {*unseen} and all(_may_be_victim(ends[rank]) or _is_swept(ends[rank]) for rank in culprits):
-        how = "; ".join(_sentence(rank, ends[rank]) for rank in culprits)
-        told = f"{how}; how {named(unseen)} fared was not seen: a victim ends so, too; begin with their logs"
+    others = sorted({*unseen, *analysis.case.unobserved})
+    may = [_may_be_victim(ends[rank]) or (bool(unseen) and _is_swept(ends[rank])) for rank in culprits]
+    if others and lives == {*unseen} and len(culprits) == len(ends) and all(may):
+        how = _sentence_of(culprits, ends)
+        told = f"{how}; how {named(others)} fared was not seen: a victim ends so, too; begin with their logs"
     elif not lives and len(culprits) > 1 and kind <= _ABORTED and all(_may_be_victim(ends[rank]) for rank in culprits):
         how = _sentence_of(culprits, ends)
         told = f"{how}; victims end so, too, and nothing tells who was the first: read their logs"
@@ -247,9 +248,9 @@ def _sentence(rank: int, end: ProcessLook | None) -> str:
 
 
 def _sentence_of(ranks: list[int], ends: dict[int, ProcessLook | None]) -> str:
-    """How several ended."""
-    hows = {_sentence(rank, ends[rank]).partition(" ended ")[2] or "" for rank in ranks}
-    return f"{named(ranks)} ended {hows.pop()}" if len(hows) == 1 else "; ".join(_sentence(r, ends[r]) for r in ranks)
+    told = [_sentence(rank, ends[rank]) for rank in ranks]
+    hows = {text.partition(" ended ")[2] for text in told}
+    return f"{named(ranks)} ended {hows.pop()}" if len(hows) == 1 else "; ".join(told)
 
 
 def _seen_by(end: ProcessLook | None) -> str:

@@ -204,3 +204,12 @@ def test_of_two_that_parted_in_their_first_calls_nobody_is_named() -> None:
     ranks = (Rank(0, (extra, *usual[:1]), 1), Rank(1, usual[:2], 1))
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
+
+
+def test_of_two_of_four_the_one_that_called_from_a_new_line_is_not_named() -> None:
+    """The other may have left something out long before: with the dumps of all it is two of two that differ."""
+    extra, steps = Call(world(4), elements=7, line=44), loop(world(4), 4)
+    ends = Call(world(4), "barrier", line=80)
+    usual, odd = Rank(0, (*steps, ends), 8, backend="gloo"), Rank(1, (*steps[:-1], extra, steps[-1]), 8, backend="gloo")
+    told = judge(evidence(usual, odd, world_size=4)).verdicts[0]
+    assert (told.cause, told.culprits) == ("collective_mismatch", ())
