@@ -57,7 +57,7 @@ def more(times: Times, *seconds: float) -> Times:
     return learn(times, tuple(int(s * SECOND_NS) for s in seconds))
 
 
-@pytest.mark.parametrize(("step", "seconds"), [(1.0, 5.0), (1.5, 6.0), (2.0, 8.0), (4.0, 11.0)])
+@pytest.mark.parametrize(("step", "seconds"), [(1.0, 5.0), (1.5, 6.0), (2.0, 8.0), (3.0, 9.5), (4.0, 11.0)])
 def test_steps_of_seconds_get_four_of_them_until_half_as_much_again_and_some_seconds_are_less(
     step: float, seconds: float
 ) -> None:
