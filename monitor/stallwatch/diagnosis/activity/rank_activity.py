@@ -201,7 +201,7 @@ def with_transfer(activity: RankActivity, summary: RankSummary) -> RankActivity:
     """Given what a rank does and what its recorders say, name the wait where only both together tell."""
     place, call = activity.place, activity.call
     waits = bool(call.in_collective) and not call.collective and not place.in_store_or_init
-    if not waits or summary.backends != ("gloo",) or not summary.streams or summary.pending:
+    if not waits or summary.backends != ("gloo",) or not summary.streams or summary.pending or summary.cut_short:
         return activity
     if place.detail and place.detail != _WAITS:
         return activity  # a pipeline stage, the backward pass: the stack has said more already

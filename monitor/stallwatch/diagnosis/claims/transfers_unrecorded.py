@@ -80,9 +80,8 @@ def claim(analysis: Analysis) -> Saying:
 
 def _waits_unnamed(analysis: Analysis, rank: int) -> bool:
     activity = analysis.case.activity(rank)
-    return (
-        bool(activity.call.in_collective) and activity.call.collective is None and not activity.place.in_store_or_init
-    )
+    waits = bool(activity.call.in_collective) and activity.call.collective is None
+    return waits and not activity.place.in_store_or_init and analysis.case.recorded(rank)
 
 
 def _closed(analysis: Analysis) -> bool:

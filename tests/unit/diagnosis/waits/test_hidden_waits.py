@@ -1,5 +1,6 @@
 """Waits that a recorder does not show: cut dumps, gloo's transfers; and calls that only look like transfers."""
 
+import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
@@ -181,3 +182,16 @@ def test_beside_one_in_a_transfer_a_wait_without_a_name_is_of_one_too_and_nobody
     ranks = tuple(replace(rank, sources=(source,)) if rank.rank == 3 else rank for rank in told.ranks)
     verdict = judge(replace(told, ranks=ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), verdict.summary
+
+
+@pytest.mark.parametrize(("cut", "cause"), [(False, "p2p_unmatched"), (True, "undecided")])
+def test_a_wait_without_a_name_is_of_a_transfer_only_where_the_record_is_whole(cut: bool, cause: str) -> None:
+    """What they wait in may be among the entries that a file has lost."""
+    source = SourceLine(IN_WAIT[0].filename, IN_WAIT[0].line, "req.wait()")
+    told = evidence(*(Rank(r, STEPS, backend="gloo", frames=IN_WAIT, wchan="futex_do_wait") for r in range(4)))
+    ranks = (
+        replace(rank, sources=(source,), recorders=tuple(replace(one, cut_short=cut) for one in rank.recorders))
+        for rank in told.ranks
+    )
+    verdict = judge(replace(told, ranks=tuple(ranks))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, ()), verdict.summary
