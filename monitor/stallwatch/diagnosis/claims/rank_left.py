@@ -93,7 +93,7 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
     unseen = unseen_since(analysis.case, ends)
     others = sorted({*unseen, *analysis.case.unobserved})
     may = [_may_be_victim(ends[rank]) or (bool(unseen) and _is_swept(ends[rank])) for rank in culprits]
-    if others and lives == {*unseen} and len(culprits) == len(ends) and all(may):
+    if others and lives == {*unseen} and all(may):
         how = _sentence_of(culprits, ends)
         told = f"{how}; how {named(others)} fared was not seen: a victim ends so, too; begin with their logs"
     elif not lives and len(culprits) > 1 and kind <= _ABORTED and all(_may_be_victim(ends[rank]) for rank in culprits):
@@ -191,16 +191,16 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
 def _classes(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> tuple[dict[int, int], list[int]]:
     """Of what each rank died, by itself; and who ended only after a victim had."""
     classes = {rank: _class(analysis, analysis.case.activity(rank), end) for rank, end in ends.items()}
-    if any(kind == _FAILED and not _may_be_of_a_peer(analysis, rank) for rank, kind in classes.items()):
-        classes |= {
-            r: _CONSEQUENCE for r, kind in classes.items() if kind == _FAILED and _may_be_of_a_peer(analysis, r)
-        }
+    perhaps = {r: _may_be_of_a_peer(analysis, r, ends[r]) for r, kind in classes.items() if kind == _FAILED}
+    if not all(perhaps.values()):
+        classes |= dict.fromkeys((rank for rank, may in perhaps.items() if may), _CONSEQUENCE)
     return classes, _outlived_victims(analysis, classes, ends)
 
 
-def _may_be_of_a_peer(analysis: Analysis, rank: int) -> bool:
-    """Whether of its exception no more is known than a name, and one that a peer's end raises as well."""
-    return analysis.case.activity(rank).exceptions.text in _OF_PEERS_TOO
+def _may_be_of_a_peer(analysis: Analysis, rank: int, end: ProcessLook | None) -> bool:
+    """Whether it ended as a victim does, and said no more than an exception's name, which a peer's end raises, too."""
+    text = analysis.case.activity(rank).exceptions.text
+    return _may_be_victim(end) and (text is None or text in _OF_PEERS_TOO)
 
 
 def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:

@@ -229,6 +229,9 @@ def test_whose_exception_a_peer_s_end_raises_too_is_no_culprit_beside_one_who_fa
     by_hook = struct_replace(told.ranks[1], log=(), log_events=(), heartbeat=(last,))
     verdict = judge(struct_replace(told, ranks=(told.ranks[0], by_hook, told.ranks[2]))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
+    silent = Rank(1, dumped=False, state="Z", exit_code=1, log=("epoch 1",))
+    verdict = judge(evidence(Rank(0, dumped=False, state="Z", exit_code=1, log=CLOSED), silent, failed)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
 def test_ranks_that_all_ended_as_victims_do_at_times_that_nobody_knows_are_not_named() -> None:
