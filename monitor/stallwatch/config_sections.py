@@ -198,7 +198,9 @@ class CaptureSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
     nccl_ras: Annotated[
         Literal["auto", "always", "off"],
-        _key("Ask NCCL's RAS service: auto from 2.29.2 on, always, off (older versions may crash)."),
+        _key(
+            "NCCL's RAS: auto (asked from 2.29.2 on; 2.28.9 while no rank is missing: else it may crash), always, off."
+        ),
     ] = "auto"
     seconds: Annotated[float, _key("Deadline of a whole look; what is missing then is said.", gt=0)] = 25.0
     ranks_of_root: Annotated[

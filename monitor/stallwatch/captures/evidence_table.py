@@ -28,8 +28,8 @@ SOURCES: tuple[Source, ...] = (
         "nccl_ras",
         "NCCL RAS",
         "who has launched less than others; processes NCCL lost",
-        "NCCL 2.29.2 (older ones may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on loopback; CAP_SYS_ADMIN for ranks "
-        "in another network namespace",
+        "NCCL 2.29.2, or 2.28.9 where no rank is missing (else it may crash; `capture.nccl_ras`), `NCCL_RAS_ADDR` on "
+        "loopback; CAP_SYS_ADMIN for ranks in another network namespace",
         "it is not asked and the reason is kept; equal counts never mean healthy",
     ),
     Source(

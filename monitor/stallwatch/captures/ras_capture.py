@@ -10,7 +10,7 @@ from stallwatch.captures.channel import NODE, Asks, AttemptNote, Sending
 from stallwatch.captures.folder import NotCaptured
 from stallwatch.captures.nccl_ras import RasAnswer, RasAsk
 from stallwatch.captures.ranks_of_root import refusal
-from stallwatch.captures.ras_targets import answers_for_others, ras_ask
+from stallwatch.captures.ras_targets import all_answer, answers_for_others, ras_ask
 from stallwatch.config_sections import CaptureSection
 from stallwatch.encoding import json_of
 from stallwatch.formats.tolerant import NOT_JSON
@@ -40,10 +40,11 @@ def may_use_nccl(targets: Iterable[RankSample]) -> bool:
 class RasCapture:
     """NCCL's RAS of the ranks that live, asked once for each communicator's port."""
 
-    def __init__(self, targets: Iterable[RankSample], look: int, section: CaptureSection, sending: Sending) -> None:
+    def __init__(self, targets: Sequence[RankSample], look: int, section: CaptureSection, sending: Sending) -> None:
         living = [rank for rank in targets if rank.end is None]
         self._targets = tuple(rank for rank in living if not refusal(rank, section.ranks_of_root))
         self._all_may_be_asked = len(self._targets) == len(living)
+        self._all_answer = all_answer(targets)
         self._look = look
         self._mode = section.nccl_ras
         self._sending = sending
@@ -57,7 +58,7 @@ class RasCapture:
         refusals: dict[str, None] = {}
         for sample in self._targets:
             try:
-                ask = ras_ask(sample, self._mode)
+                ask = ras_ask(sample, self._mode, all_answer=self._all_answer)
             except NotCaptured as reason:
                 refusals[f"rank {sample.rank}: {reason}. {reason.help}".strip()] = None
                 continue

@@ -12,6 +12,7 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.tcp_table import LISTEN, parse_tcp
 from stallwatch.formats.tolerant import decode_json, mapping, text
 from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import rank_files, untrusted
@@ -21,6 +22,7 @@ from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory, na
 # communicator do not answer it read beyond its memory, in one of the job's processes (nccl#1762, "the fix was included
 # in NCCL 2.29.2"; so it is in src/ras/client_support.cc of 2.28.9 and of 2.29.2).
 SAFE_VERSION = (2, 29, 2)
+_SAFE_WHERE_ALL_ANSWER = (2, 28, 9)
 _SAFE = ".".join(map(str, SAFE_VERSION))
 _DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
 _MAPS_LIMIT_BYTES = 8 << 20
@@ -31,13 +33,24 @@ _LIBRARY_VERSION = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
 _WHEEL_VERSION = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)[^/]*\.dist-info")
 
 
-def ras_ask(sample: RankSample, mode: str) -> RasAsk:
+def all_answer(targets: Sequence[RankSample]) -> bool:
+    """Given all ranks of a job that this node has, return whether these are the whole job, and each lives and is not
+    stopped: its service has a thread of its own, which answers whatever the rank waits in."""
+    living = {
+        rank.rank
+        for rank in targets
+        if rank.end is None and isinstance(rank.process, Known) and rank.process.value.state not in STOPPED | ENDED
+    }
+    return bool(targets) and len(living) == len(targets) == targets[0].world_size
+
+
+def ras_ask(sample: RankSample, mode: str, *, all_answer: bool = False) -> RasAsk:
     """Return where this rank's service listens. Raise NotCaptured with the reason why it is not asked."""
     environment = _environment(sample.pid)
     if environment.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         raise NotCaptured("RAS is off: NCCL_RAS_ENABLE=0", "Unset it; RAS costs nothing while nobody asks.")
     if mode != "always":
-        check_version(nccl_version(sample))
+        check_version(nccl_version(sample), all_answer=all_answer)
     address = environment.get("NCCL_RAS_ADDR", "").strip() or _DEFAULT_ADDRESS
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -75,16 +88,19 @@ def _holds(pid: int, sockets: Container[str]) -> bool:
     return False
 
 
-def check_version(version: str) -> None:
-    """Given NCCL's version, "" where it is not known, raise NotCaptured where its service must not be asked."""
+def check_version(version: str, *, all_answer: bool = False) -> None:
+    """Given NCCL's version, "" where it is not known, raise NotCaptured where its service must not be asked.
+    `all_answer`: no rank of its job is missing."""
     if not version:
         raise NotCaptured(
             f"the NCCL of its process is not known, and versions before {_SAFE} may crash when they are asked",
             'capture.nccl_ras = "always" asks all the same.',
         )
-    if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
+    number = tuple(int(part) for part in version.split("."))
+    if number < (_SAFE_WHERE_ALL_ANSWER if all_answer else SAFE_VERSION):
+        but = " while ranks are missing" if number >= _SAFE_WHERE_ALL_ANSWER else ""
         raise NotCaptured(
-            f"NCCL {version} may crash its job when it is asked; {_SAFE} and later are asked",
+            f"NCCL {version} may crash its job when it is asked{but}; {_SAFE} and later are asked",
             'Update NCCL, or set capture.nccl_ras = "always".',
         )
 

@@ -3,11 +3,14 @@
 import pytest
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.ras_targets import SAFE_VERSION, check_version
+from stallwatch.captures.ras_targets import SAFE_VERSION, all_answer, check_version
 from stallwatch.config_sections import CaptureSection
 from stallwatch.doctor import data
 from stallwatch.doctor.frameworks.versions import Bug
 from stallwatch.doctor.version_numbers import in_range
+from stallwatch.model.snapshot import ProcessEnd
+from tests.builders.heartbeat import heartbeat
+from tests.builders.node import sample, unread_rank
 
 
 @pytest.mark.parametrize("version", ["2.24.3", "2.26.2", "2.27.7", "2.28.9", ""])
@@ -21,6 +24,22 @@ def test_a_version_whose_report_reads_beyond_its_memory_is_not_asked(version: st
 @pytest.mark.parametrize("version", ["2.29.2", "2.29.7", "2.30.7", "2.32.3"])
 def test_later_versions_are_asked(version: str) -> None:
     check_version(version)
+
+
+def test_the_version_before_is_asked_where_no_rank_of_the_job_is_missing() -> None:
+    check_version("2.28.9", all_answer=True)
+    with pytest.raises(NotCaptured):
+        check_version("2.27.7", all_answer=True)
+
+
+def test_ranks_that_are_stopped_ended_or_elsewhere_do_not_answer() -> None:
+    alive = [sample(rank, heartbeat(rank), world_size=2) for rank in (0, 1)]
+    assert all_answer(alive)
+    assert not all_answer(alive[:1])
+    assert not all_answer([])
+    assert not all_answer([alive[0], sample(1, None, world_size=2, state="T")])
+    assert not all_answer([alive[0], sample(1, None, world_size=2, end=ProcessEnd(1, None, None, "unknown"))])
+    assert not all_answer([alive[0], unread_rank(1, 7, world_size=2)])
 
 
 def test_the_doctor_and_the_configuration_name_the_same_version() -> None:
