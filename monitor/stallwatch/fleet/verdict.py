@@ -122,7 +122,7 @@ def _without(verdict: Verdict, absent: Sequence[int], homes: Mapping[int, Home],
                 f"(ping {silent[0]}; there: ip -br link, systemctl status stallwatch)"
             )
             summary = f"{verdict.summary} Nothing comes any more from {named} (ranks {ranks})."
-            verdict = msgspec.structs.replace(verdict, summary=summary, next_steps=(step, *verdict.next_steps))
+            verdict = msgspec.structs.replace(verdict, summary=summary).with_first_step(step)
     if there:
         named = _named(sorted({homes[rank].node for rank in there}))
         missing.append(

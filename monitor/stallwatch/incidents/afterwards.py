@@ -1,6 +1,5 @@
 """What an incident says when its job is over: no process can be looked into or ended, and no time-out is to come."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,18 +9,7 @@ from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Report, Verdict
 
 REQUESTED: Final = "captured on request"  # how an incident ends whose job goes on as it did
-_MOST_KEPT = 2  # of the steps that were told while it stood
 _EVIDENCE: Final = "Read what is kept of it"
-_RESTART: Final = re.compile(r"(?:Stop\b.*?\b(?:and )?start|Start) (?:the job|it) (?:again )?from its last checkpoint")
-# Words of steps that look into a process of the job, let it go on, wait for it or end it, or reach its store; and of
-# what stands after such a step and goes by what it has shown.
-_OF_THE_LIVING: Final = re.compile(
-    r"py-spy|cuda-gdb|/proc/|--p?pid\b|\bpid=|`ps |`kill |`ls -l`|\btop -H|\bss -t|\bfuser\b|\blslocks\b|\bpgrep\b"
-    r"|`nvidia-smi` \(|\$MASTER_ADDR|\A(?:Wait|Missing)\b|, wait\b|\blet it (?:go on|continue|read)|stallwatch capture"
-    r"|\bthe locals\b|\AIf they do not|\bremove that one file|\bthat debugger|\bfroze it|\bthaw|\AStop the job now"
-    r"|\bbefore that if you"
-)
-_RESTARTS: Final = re.compile(r"last checkpoint|[Ss]tart it again|[Rr]estart the job|start the job")
 
 
 def afterwards(incident: Incident, *, ended: bool) -> Incident:
@@ -50,24 +38,22 @@ def steps_when_over(verdict: Verdict, incident_id: str, *, ended: bool) -> tuple
 
 
 def _steps(verdict: Verdict, incident_id: str, *, ended: bool) -> Iterator[str]:
-    said = [step for step in verdict.next_steps if not step.startswith(_EVIDENCE)]
-    if not said and not verdict.traits.accuses:
+    if not verdict.next_steps and not verdict.traits.accuses:
         return  # nothing was to be done
     if incident_id:
         yield (
             f"{_EVIDENCE}: `stallwatch incidents {incident_id}`, whose last line names the folder that "
             "`stallwatch analyze` reads, here or elsewhere."
         )
-    node = (
-        f"Before {_hosts(verdict)} takes another job, ask `stallwatch node-check` there, and run `stallwatch selftest`."
-    )
-    kept = [left for step in said if step != node and (left := _left(step))]
-    yield from kept[:_MOST_KEPT]
+    yield from verdict.when_over.steps
     if not ended:
         return
     if verdict.traits.doubts_node:
-        yield node
-    if verdict.traits.stands and not any(_RESTARTS.search(step) for step in kept):
+        yield (
+            f"Before {_hosts(verdict)} takes another job, ask `stallwatch node-check` there, and run "
+            "`stallwatch selftest`."
+        )
+    if verdict.traits.stands and not verdict.when_over.starts_job:
         yield _start_again(verdict)
 
 
@@ -77,14 +63,6 @@ def _start_again(verdict: Verdict) -> str:
     if verdict.traits.lies_in == "program":
         return "Start the job from its last checkpoint once that is mended: else it comes back at the same call."
     return "Start the job from its last checkpoint."
-
-
-def _left(step: str) -> str:
-    """What of a step can still be done; "" for nothing, or where starting again is all of it."""
-    step = re.sub(r"\AStop the job and run\b", "Run", step)
-    step = re.sub(r"\AStop what still runs of the job, mend\b", "Mend", step)
-    step = re.sub(r"\b(?:is now|stands) at\b", "stood at", step)
-    return "" if _OF_THE_LIVING.search(step) or _RESTART.match(step) else step
 
 
 def _hosts(verdict: Verdict) -> str:

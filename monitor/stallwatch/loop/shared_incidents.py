@@ -281,11 +281,13 @@ def _alone_verdict(verdict: Verdict, why: str) -> Verdict:
     missing = (f"{_OTHERS}: {why}", *missing)
     if len(missing) == len(verdict.missing):  # left by the daemon before this one: it says so
         return replace(verdict, missing=missing)
-    unheard, steps = "The job's other nodes could not be heard.", verdict.next_steps
+    unheard = "The job's other nodes could not be heard."
     if verdict.waiting and not verdict.traits.accuses:
         unheard = f"What holds them up is on another node, or unknown: {unheard[0].lower()}{unheard[1:]}"
-        steps = (f"See on the job's other nodes what they found: stallwatch incidents. {_START_IT}", *steps)
-    return replace(verdict, summary=f"{verdict.summary} {unheard}", missing=missing, next_steps=steps)
+        verdict = verdict.with_first_step(
+            f"See on the job's other nodes what they found: stallwatch incidents. {_START_IT}"
+        )
+    return replace(verdict, summary=f"{verdict.summary} {unheard}", missing=missing)
 
 
 def _is_proven(report: Report | None, ranks: Sequence[int], *, at_once: bool = False) -> bool:

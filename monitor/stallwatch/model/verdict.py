@@ -99,6 +99,17 @@ def cost_of(slowness: Slowness) -> str:
     return f"each step takes {step}, {cost} longer than if all ranks were as fast ({more}; {span})"
 
 
+MOST_STEPS_LEFT = 2
+
+
+class WhenOver(msgspec.Struct, frozen=True):
+    """What of the steps can still be done when the job is over, or moves again: no process of it is there, or none
+    stands."""
+
+    steps: tuple[str, ...] = ()  # the most telling first, at most MOST_STEPS_LEFT
+    starts_job: bool = False  # one of the steps says how the job is started again
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What is wrong, whose fault it is, how sure that is, and what to do."""
 
@@ -124,11 +135,17 @@ class Verdict(msgspec.Struct, frozen=True):
     # there too. By its source and type, the same on all nodes that share it.
     waits_on: str = ""
     waiting_at: str = ""  # where most of those stand that wait: "called at …/train.py:78 in learn (`loss.backward()`)"
+    when_over: WhenOver = WhenOver()  # of next_steps; documents of older versions have none
 
     @property
     def traits(self) -> CauseTraits:
         """What follows from its cause."""
         return CAUSES[self.cause]
+
+    def with_first_step(self, step: str) -> "Verdict":
+        """The verdict with a step before the others, which holds as well when the job is over."""
+        left = WhenOver((step, *self.when_over.steps)[:MOST_STEPS_LEFT], self.when_over.starts_job)
+        return msgspec.structs.replace(self, next_steps=(step, *self.next_steps), when_over=left)
 
 
 # gc=False: nodes hold texts and their children, no cycle; the collector, called by what a tree of 16,384 stacks

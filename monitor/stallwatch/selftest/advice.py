@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stallwatch.model.verdict import Verdict
+from stallwatch.model.verdict import Verdict, WhenOver
 from stallwatch.selftest.result import NodeFinding
 from stallwatch.selftest.worker.step_lines import NO_TORCH
 
@@ -28,7 +28,7 @@ def about_the_node(verdict: Verdict) -> Verdict:
         # What names a process, a file system or a device of the node stays.
         steps = [step for step in steps if re.search(r"\bpid \d|/proc/|nvidia-smi|mount|dmesg", step)][:1]
         steps += _ABOUT_NODES
-    return replace(verdict, next_steps=tuple(steps[:3]))
+    return replace(verdict, next_steps=tuple(steps[:3]), when_over=WhenOver())
 
 
 # What Python says where torch cannot be imported: why, and what to do.

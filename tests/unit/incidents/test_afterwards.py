@@ -5,9 +5,10 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from stallwatch.diagnosis.step import of_the_living, starts_job, when_over
 from stallwatch.incidents.afterwards import steps_when_over
 from stallwatch.model.causes import CAUSES
-from stallwatch.model.verdict import Cause, CulpritProcess, Verdict, Where
+from stallwatch.model.verdict import Cause, CulpritProcess, Frame, Verdict, WhenOver, Where
 from tests.unit.diagnosis.report.test_steps import ENDS, steps
 
 OF_THE_LIVING = ("py-spy", "cuda-gdb", "/proc/", "--pid", "pid=", "`ps ", "kill -", "Stop the", "Wait", "MASTER_ADDR")
@@ -19,7 +20,9 @@ STATES: tuple[dict[str, Any], ...] = (
 
 def over(cause: Cause, told: tuple[str, ...], *, ended: bool = True) -> tuple[str, ...]:
     process = CulpritProcess(2, "node7", 4711)
-    verdict = Verdict(cause, (2,), "certain", "", culprit_processes=(process,), next_steps=told)
+    verdict = Verdict(
+        cause, (2,), "certain", "", culprit_processes=(process,), next_steps=told, when_over=when_over(told)
+    )
     left = steps_when_over(verdict, "train-1", ended=ended)
     assert steps_when_over(replace(verdict, next_steps=left), "train-1", ended=ended) == left, (
         "said twice it is the same"
@@ -56,3 +59,41 @@ def test_what_said_that_the_job_is_to_be_stopped_says_what_follows_it() -> None:
     assert "Run `stallwatch selftest` on the same nodes: it finds the collective, GPU or link that fails." in over(
         "comm_stuck", steps("comm_stuck")
     )
+
+
+def test_a_word_that_steps_quote_decides_nothing() -> None:
+    quoted = Frame("/proc/self/cwd/train.py", 3, "start_the_job")
+    raised = {"exit_code": 1, "exception": "RuntimeError: Wait, py-spy --pid 3", "exception_frame": quoted}
+    told = steps("rank_raised", 2, **raised)
+    _, mend, *_, again = over("rank_raised", told)
+    assert mend == told[0]
+    assert again.startswith("Start the job from its last checkpoint")
+
+
+def test_what_starts_the_job_in_its_own_way_needs_no_second_start() -> None:
+    told = steps("fabric_fault", 2)
+    left = over("fabric_fault", told)
+    assert "Restart the job with NCCL_DEBUG=WARN to see which peer and adapter fail." in left
+    assert not any("from its last checkpoint" in step for step in left)
+
+
+def test_a_document_of_an_older_version_keeps_none_of_its_steps() -> None:
+    verdict = Verdict("not_entered", (2,), "certain", "", next_steps=("Mend it.",))
+    evidence, again = steps_when_over(verdict, "train-1", ended=True)
+    assert "stallwatch incidents train-1" in evidence
+    assert again.startswith("Start the job")
+
+
+def test_what_is_said_more_of_a_step_is_said_of_what_is_left_of_it_too() -> None:
+    said = starts_job("Stop the job and run it.", left="Run it.") + " (twice)"
+    assert (said, when_over((said,))) == ("Stop the job and run it. (twice)", WhenOver(("Run it. (twice)",), True))
+    assert when_over((of_the_living("Look.") + " (twice)",)) == WhenOver()
+
+
+def test_a_step_that_others_put_first_is_left_first() -> None:
+    told = Verdict(
+        "undecided", (), "possible", "", next_steps=("Mend it.", "Look."), when_over=when_over(("Mend it.", "Look."))
+    )
+    first = told.with_first_step("Ask the node.")
+    assert first.next_steps == ("Ask the node.", "Mend it.", "Look.")
+    assert first.when_over.steps == ("Ask the node.", "Mend it.")

@@ -14,7 +14,7 @@ from stallwatch.incidents.delivery_steps import due
 from stallwatch.incidents.messages import Discard, Judge
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Report
+from stallwatch.model.verdict import Report, WhenOver
 from stallwatch.outputs.metrics import render
 from stallwatch.outputs.slack_message import slack_message
 from tests.unit.incidents.stories import Story, facts, finding, of, report, stall
@@ -215,7 +215,8 @@ def test_a_scrape_within_five_minutes_sees_what_was_over_between_two(way: Way, s
 def test_when_its_job_is_over_an_incident_has_no_deadline_and_the_steps_that_are_left() -> None:
     dump = "On node0 see all its threads: `py-spy dump --pid 4711`."
     answer = report("not_entered", deadline=600)
-    told = replace(answer, verdicts=(replace(answer.verdicts[0], next_steps=(dump, "Mend it.")),))
+    stood = replace(answer.verdicts[0], next_steps=(dump, "Mend it."), when_over=WhenOver(("Mend it.",)))
+    told = replace(answer, verdicts=(stood,))
     story = Story()
     story.at(6, stall())
     story.looked()

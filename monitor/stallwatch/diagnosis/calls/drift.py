@@ -14,6 +14,7 @@ from stallwatch.diagnosis.job.groups import GroupStream, all_alike
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import read_recorded_calls
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
+from stallwatch.diagnosis.step import when_over
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.model.evidence import Evidence, RankEvidence, Recorder
 from stallwatch.model.snapshot import Heartbeat
@@ -307,6 +308,7 @@ def _of_drift(drift: Drift, ranks: Sequence[RankEvidence]) -> Verdict:
         else:
             with_ = "data type " if drift.kind == "dtype" else ""
             what = f"called {operation} #{drift.seq} of {group} with {with_}{found} where the others have {expected}"
+    steps = (f"{_COMPARE}.", f"{_DETAIL}.", f"{_GO_BACK}.")
     return Verdict(
         cause="collective_mismatch",
         culprits=drift.culprits,
@@ -319,7 +321,8 @@ def _of_drift(drift: Drift, ranks: Sequence[RankEvidence]) -> Verdict:
         operation=operation,
         seq=drift.seq,
         because=(Fact(drift.reason, "flight recorders, sampled while the job moves"),),
-        next_steps=(f"{_COMPARE}.", f"{_DETAIL}.", f"{_GO_BACK}."),
+        next_steps=steps,
+        when_over=when_over(steps),
     )
 
 
@@ -339,6 +342,11 @@ def _of_shift(shift: Shift, ranks: Sequence[RankEvidence]) -> Verdict:
         facts.append(
             Fact("that is as many as whole steps make: steps that it does not count look the same", "hooks' steps")
         )
+    steps = (
+        f"{_COMPARE}: a call that only some ranks make, an early `continue`, a retry.",
+        f"{_DETAIL}.",
+        f"{_GO_BACK}.",
+    )
     return Verdict(
         cause="collective_mismatch",
         culprits=(shift.rank,),
@@ -350,11 +358,8 @@ def _of_shift(shift: Shift, ranks: Sequence[RankEvidence]) -> Verdict:
         process_group=GroupRef(shift.group.description, shift.group.ranks),
         because=tuple(facts),
         missing=("call sites, which tell the call itself; samples ask for none because they hold the GIL for seconds",),
-        next_steps=(
-            f"{_COMPARE}: a call that only some ranks make, an early `continue`, a retry.",
-            f"{_DETAIL}.",
-            f"{_GO_BACK}.",
-        ),
+        next_steps=steps,
+        when_over=when_over(steps),
     )
 
 

@@ -12,6 +12,7 @@ from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
 from stallwatch.diagnosis.job.pace import Late
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, compared, waited
 from stallwatch.diagnosis.report.text import DOING, format_location
+from stallwatch.diagnosis.step import of_the_living
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Rejected, Slowness, Where
@@ -117,10 +118,8 @@ class _Who:
     def to_look_for(self) -> list[str]:
         """Where nothing was found: how a person looks himself."""
         pid = self.pid if self.pid is not None else "<pid>"
-        return [
-            f"See what {self.name} spends time on: `py-spy record --duration 20 --format speedscope -o rank.json --pid "
-            f"{pid}`, and the same of a peer.",
-        ]
+        look = f"See what {self.name} spends time on: `py-spy record --duration 20 --format speedscope -o rank.json"
+        return [of_the_living(f"{look} --pid {pid}`, and the same of a peer.")]
 
     @property
     def all_cpus(self) -> set[int]:
@@ -234,12 +233,12 @@ def _contention(who: _Who) -> _Say | None:
         fact += f", on which also runs {beside}" if beside else ""
     elif beside:
         fact += f"; on the same CPUs run {beside}"
-    steps = (
+    step = of_the_living(
         f"Give {who.name} CPUs of {who.its} own: on {who.host} `taskset -cp {who.pid or '<pid>'}` shows what "
         f"{who.say('may', 'may')} use, `top -H -p {who.pid or '<pid>'}` what runs; move or stop who shares them"
-        f"{f' ({beside})' if beside else ''}.",
+        f"{f' ({beside})' if beside else ''}."
     )
-    return _Say(Fact(fact, "scheduler, /proc"), steps, explains=True)
+    return _Say(Fact(fact, "scheduler, /proc"), (step,), explains=True)
 
 
 def _named_beside(who: _Who, usages: Sequence[Usage]) -> str:
@@ -262,7 +261,7 @@ def _faults(who: _Who) -> _Say | None:
     fact = f"{who.say('has', 'have')} {rates[0]:.0f} major page faults a second, {who.its} peers {rates[1]:.0f}"
     fact += f"; {swapped / 1e9:.1f} GB of {who.its} memory are swapped out" if swapped else ""
     step = f"Free memory on {who.host}: `free -g`, `grep VmSwap /proc/{who.pid or '<pid>'}/status`, `vmstat 1`."
-    return _Say(Fact(fact, "/proc"), (step,), explains=True)
+    return _Say(Fact(fact, "/proc"), (of_the_living(step),), explains=True)
 
 
 def _storage(who: _Who) -> _Say | None:

@@ -4,6 +4,8 @@ driver that does not answer, by what NVML, CUDA and ROCm say of it."""
 import re
 from typing import Final, Literal, NamedTuple
 
+from stallwatch.diagnosis.step import of_the_living
+
 # What follows the remedy: the job starts again from its last checkpoint; starts again, for it had not begun to train;
 # starts without the node, until that is mended.
 Then = Literal["resume", "start", "without_node"]
@@ -81,8 +83,10 @@ _KILLED_CHILD: Final = Words(
 _ENGINE: Final = Words(
     "vLLM's engine waited in vain for its workers: one of them stands, or has died. The engine, which says it, is none "
     "of them.",
-    "look for the worker that stands: stallwatch analyze on stacks of all workers (py-spy dump), their own logs above "
-    "this line; VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=WARN for the next run",
+    of_the_living(
+        "look for the worker that stands: stallwatch analyze on stacks of all workers (py-spy dump), their own logs "
+        "above this line; VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=WARN for the next run"
+    ),
     "start",
 )
 

@@ -28,6 +28,7 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     stopped,
 )
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
+from stallwatch.diagnosis.step import of_the_living, starts_job
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Verdict
 
@@ -103,7 +104,9 @@ def anybody_seen(activities: Mapping[int, RankActivity]) -> bool:
 
 def more_logs(who: StepContext) -> list[str]:
     """Steps where logs alone are at hand, and do not decide."""
-    missing = [f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in who.verdict.missing[:1])]
+    missing = [
+        of_the_living(f"Missing: {lacking}.") for lacking in (text.rstrip(".") for text in who.verdict.missing[:1])
+    ]
     return [*missing, _GIVE_ALL]
 
 
@@ -118,10 +121,13 @@ def _sides(who: StepContext) -> list[str]:
 
 def _then(who: StepContext, words: Words) -> str:
     if words.then == "without_node":
-        return f"Leave {who.host} out until that is mended, and start the job elsewhere from its last checkpoint."
-    if words.then == "start":
-        return "Stop what still runs of the job, mend this and start it again: it had not begun to train."
-    return "Stop what still runs of the job, mend this and start it again from its last checkpoint."
+        return starts_job(
+            f"Leave {who.host} out until that is mended, and start the job elsewhere from its last checkpoint."
+        )
+    how = ": it had not begun to train." if words.then == "start" else " from its last checkpoint."
+    return starts_job(
+        f"Stop what still runs of the job, mend this and start it again{how}", left=f"Mend this and start it again{how}"
+    )
 
 
 MAXIMUM_STEPS = 4
@@ -144,7 +150,7 @@ def _steps(who: StepContext, activities: Mapping[int, RankActivity]) -> list[str
     match who.verdict.cause:
         case "not_entered" | "slow_rank" if who.activity and who.activity.process.tracer_pid:
             debugger = who.activity.process.tracer_pid
-            return [f"On {who.host} a debugger (pid {debugger}) holds pid {who.pid}: let it continue."]
+            return [of_the_living(f"On {who.host} a debugger (pid {debugger}) holds pid {who.pid}: let it continue.")]
         case "not_entered":
             return _not_entered(who)
         case "collective_mismatch":
@@ -208,7 +214,9 @@ def _init_missing(who: StepContext) -> list[str]:
         f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "
         f"WORLD_SIZE "
         "against what runs.",
-        "From that node reach the rendezvous: `getent hosts $MASTER_ADDR` and `nc -vz $MASTER_ADDR $MASTER_PORT`.",
+        of_the_living(
+            "From that node reach the rendezvous: `getent hosts $MASTER_ADDR` and `nc -vz $MASTER_ADDR $MASTER_PORT`."
+        ),
         "Run `stallwatch doctor` there: it names wrong interfaces, names that resolve to loopback and ports in use.",
     ]
 
@@ -217,9 +225,11 @@ def _waiting(who: StepContext) -> list[str]:
     frame = who.process.frame
     line = who.place(frame).clause(" (it is at", with_pid=False) if frame else ""
     return [
-        f"Wait: {who.name} makes progress{line and f'{line})'}."
-        if who.rank is not None
-        else "Wait: nothing is stuck yet.",
+        of_the_living(
+            f"Wait: {who.name} makes progress{line and f'{line})'}."
+            if who.rank is not None
+            else "Wait: nothing is stuck yet."
+        ),
         'If this is normal, name it in the job: `with beat.phase("checkpoint"):` gives it patience of its own.',
         "If it comes near torch's own time-out, raise the timeout of init_process_group or new_group for that "
         "operation.",
@@ -228,7 +238,7 @@ def _waiting(who: StepContext) -> list[str]:
 
 def _undecided_steps(who: StepContext) -> list[str]:
     return [
-        "Take more evidence now: `stallwatch capture`, then `stallwatch analyze` on the incident.",
-        *(f"Missing: {lacking}." for lacking in (text.rstrip(".") for text in who.verdict.missing[:2])),
+        of_the_living("Take more evidence now: `stallwatch capture`, then `stallwatch analyze` on the incident."),
+        *(of_the_living(f"Missing: {lacking}.") for lacking in (text.rstrip(".") for text in who.verdict.missing[:2])),
         "Read the merged stacks: the branch with the fewest ranks is where to look first.",
     ]

@@ -8,8 +8,13 @@ from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import format_location, named_signal
+from stallwatch.diagnosis.step import Step, of_the_living, restart, starts_job
 from stallwatch.formats.xid import OF_THE_JOB
 from stallwatch.model.verdict import CulpritProcess, Frame, Verdict
+
+# Of a line: while the rank stands there, and when that is over.
+_NOW_AT: Final = ("is now", "stood")
+_STANDS_AT: Final = ("stands", "stood")
 
 # What the steps of a playbook refer to: the first culprit with its host, pid and activity.
 
@@ -135,15 +140,18 @@ def mismatch(who: StepContext) -> list[str]:
             _CONFIRM,
         ]
     frame = who.process.frame
-    now = who.place(frame).clause(f" {who.name_first} is now at", with_pid=False) if frame else ""
+    now, then = (
+        (who.place(frame).clause(f" {who.name_first} {verb} at", with_pid=False) if frame else "") for verb in _NOW_AT
+    )
     differs = who.differs if mismatch else ": they differ"
     left = mismatch is not None and mismatch.kind == "op" and signature.is_barrier(mismatch.found)
+    compare = f"Compare the code paths of {who.name} and of another rank up to the call{differs}."
     return [
-        f"Compare the code paths of {who.name} and of another rank up to the call{differs}.{now and f'{now}.'}",
+        Step(f"{compare}{now and f'{now}.'}", left=f"{compare}{then and f'{then}.'}"),
         *((_LEFT_ITS_LOOP,) if left else ()),
         f"Look for {cause}.",
         _CONFIRM,
-        "Stop the job and start it from its last checkpoint: a mismatched collective never finishes.",
+        restart("Stop the job and start it from its last checkpoint: a mismatched collective never finishes."),
     ]
 
 
@@ -156,46 +164,52 @@ def exhausted(who: StepContext) -> list[str]:
         "or an all_reduce(MIN) of the counts before the loop; DDP and FSDP have the Join context for uneven inputs.",
         "If a signal or an early-stopping condition ended the loop, decide it together: all_reduce the flag at each "
         "step.",
-        "Stop the job and start it from its last checkpoint: the others wait for a step that never comes.",
+        restart("Stop the job and start it from its last checkpoint: the others wait for a step that never comes."),
     ]
 
 
 def group_order(who: StepContext) -> list[str]:
     """Steps for a cycle of waits over process groups."""
-    stands = who.place(who.process.frame).clause(f"; {who.name} stands at", with_pid=False)
+    stands, stood = (
+        who.place(who.process.frame).clause(f"; {who.name} {verb} at", with_pid=False) for verb in _STANDS_AT
+    )
+    order = "Let every rank use its process groups in the same order"
     return [
-        f"Let every rank use its process groups in the same order{stands}.",
+        Step(f"{order}{stands}.", left=f"{order}{stood}."),
         "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU between "
         "two groups, a background thread with collectives of its own.",
         "Run the operations of a background thread in a process group of its own, and join it before the next step.",
-        "Stop the job and start it from its last checkpoint: a circle of waits does not resolve itself.",
+        restart("Stop the job and start it from its last checkpoint: a circle of waits does not resolve itself."),
     ]
 
 
 def p2p(who: StepContext) -> list[str]:
     """Steps for sends and receives that do not pair."""
     frame = who.process.frame
-    stands = who.place(frame).clause(f"; {who.name} stands at", with_pid=False) if frame else ""
+    stands, stood = (
+        (who.place(frame).clause(f"; {who.name} {verb} at", with_pid=False) if frame else "") for verb in _STANDS_AT
+    )
+    pair = "Pair every send with its receive"
     return [
-        f"Pair every send with its receive{stands}.",
+        Step(f"{pair}{stands}.", left=f"{pair}{stood}."),
         "Where two ranks exchange, post both directions in one batch_isend_irecv, or let even ranks send first and odd "
         "ranks receive first.",
         "Check that both sides run the same number of micro-batches, in the same order of peers.",
-        "Stop the job and start it from its last checkpoint.",
+        restart("Stop the job and start it from its last checkpoint."),
     ]
 
 
 def ran_past(who: StepContext) -> list[str]:
     """Steps for a rank that goes round its loop without the call."""
-    now = who.place(who.process.frame).clause(" It is now at", with_pid=False)
+    now, then = (who.place(who.process.frame).clause(f" It {verb} at", with_pid=False) for verb in _NOW_AT)
+    compare = f"Compare the loop of {who.name} with another rank's: what lets it go round without the call?"
     return [
-        f"Compare the loop of {who.name} with another rank's: what lets it go round without the call?"
-        f"{now and f'{now}.'}",
+        Step(f"{compare}{now and f'{now}.'}", left=f"{compare}{then and f'{then}.'}"),
         "Look for a no_sync() that depends on a counter, `continue` or `if` around the call, a skipped backward pass, "
         "another accumulation or group on that rank.",
         f"What {who.name} computes meanwhile is lost: its model no longer is the others'. Do not save a checkpoint "
         "from it.",
-        "Stop the job and start it from its last checkpoint: it does not come back to that call.",
+        restart("Stop the job and start it from its last checkpoint: it does not come back to that call."),
     ]
 
 
@@ -207,13 +221,13 @@ def exited(who: StepContext) -> list[str]:
     activity = who.activity
     number = activity.end.exit_signal if activity else None
     last = f"Read the last lines of {who.name}'s log for what it did before the end."
-    restart = "Stop the other ranks and start the job from its last checkpoint: they cannot go on without it."
+    again = restart("Stop the other ranks and start the job from its last checkpoint: they cannot go on without it.")
     if activity and activity.end.out_of_memory:
         return [
             f"On {who.host} read who took the memory: `dmesg -T | grep -A 20 -i 'killed process {who.pid}'`.",
             "Lower what the rank holds in host memory (loader workers × prefetch_factor, pinned memory, checkpoint "
             "copies), or raise the memory limit of the container or job.",
-            restart,
+            again,
         ]
     if number == 9:
         return [
@@ -222,7 +236,7 @@ def exited(who: StepContext) -> list[str]:
             "If not, ask the scheduler who ended it: pre-emption, time limit, `sacct -j <job>` or `kubectl describe "
             "pod`.",
             last,
-            restart,
+            again,
         ]
     if number is not None and number in (4, 6, 7, 8, 11):
         return [
@@ -230,7 +244,7 @@ def exited(who: StepContext) -> list[str]:
             f"{named_signal(number)} comes from native code.",
             last,
             "Start again with PYTHONFAULTHANDLER=1 and TORCH_SHOW_CPP_STACKTRACES=1 to get the line if it comes back.",
-            restart,
+            again,
         ]
     if activity and activity.end.exit_code == 0:
         return [
@@ -244,7 +258,7 @@ def exited(who: StepContext) -> list[str]:
     return [
         f"Read the traceback of {who.name}: it is the first to end, later errors of others are consequences.{where}",
         "If there is none, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which keeps it.",
-        restart,
+        again,
     ]
 
 
@@ -259,7 +273,7 @@ def raised(who: StepContext) -> list[str]:
         f"Mend what raised {what}{where} on {who.name}{victims}.",
         # Only where the rank was seen there.
         *([_OUT_OF_FINALLY] if (activity and activity.place.in_teardown) or (told and told.swallowed) else []),
-        f"Stop the job now: {who.name} cannot come back into the step.",
+        of_the_living(f"Stop the job now: {who.name} cannot come back into the step."),
     ]
 
 
@@ -274,30 +288,40 @@ def stopped(who: StepContext) -> list[str]:
     activity = who.activity
     if activity and activity.process.frozen:
         return [
-            f"On {who.host} see its control group, `cat /proc/{who.pid}/cgroup`, and thaw it: `docker unpause`, "
-            "`scontrol resume`, or THAWED into its freezer.state (version 2: 0 into cgroup.freeze).",
-            "Ask who froze it: a scheduler that suspends jobs, a snapshot of its container, a memory or cost saver.",
+            of_the_living(
+                f"On {who.host} see its control group, `cat /proc/{who.pid}/cgroup`, and thaw it: `docker unpause`, "
+                "`scontrol resume`, or THAWED into its freezer.state (version 2: 0 into cgroup.freeze)."
+            ),
+            of_the_living(
+                "Ask who froze it: a scheduler that suspends jobs, a snapshot of its container, a memory or cost saver."
+            ),
         ]
     if activity and activity.process.tracer_pid:
         return [
-            f"On {who.host} see who debugs it: `ps -o pid,user,args -p {activity.process.tracer_pid}`; let it "
-            "continue or detach.",
-            "If nobody knows it, stop that debugger: the rank goes on by itself.",
+            of_the_living(
+                f"On {who.host} see who debugs it: `ps -o pid,user,args -p {activity.process.tracer_pid}`; let it "
+                "continue or detach."
+            ),
+            of_the_living("If nobody knows it, stop that debugger: the rank goes on by itself."),
         ]
     return [
-        f"On {who.host} let it go on: `kill -CONT {who.pid}`.",
-        f"Find out who stopped it before that if you can: `ps -o pid,ppid,stat,tty,user,args -p {who.pid}`; a "
-        f"terminal's "
-        "Ctrl-Z, a scheduler that suspends jobs, or a snapshot tool.",
+        of_the_living(f"On {who.host} let it go on: `kill -CONT {who.pid}`."),
+        of_the_living(
+            f"Find out who stopped it before that if you can: `ps -o pid,ppid,stat,tty,user,args -p {who.pid}`; a "
+            f"terminal's "
+            "Ctrl-Z, a scheduler that suspends jobs, or a snapshot tool."
+        ),
     ]
 
 
 def gpu_kernel(who: StepContext) -> list[str]:
     """Steps for a GPU that runs a kernel without end."""
     return [
-        f"On {who.host} see which kernel runs: `cuda-gdb -p {who.pid}`, then `info cuda kernels` (it pauses the "
-        f"rank), or "
-        f"`py-spy dump --native --pid {who.pid}` for the host side.",
+        of_the_living(
+            f"On {who.host} see which kernel runs: `cuda-gdb -p {who.pid}`, then `info cuda kernels` (it pauses the "
+            f"rank), or "
+            f"`py-spy dump --native --pid {who.pid}` for the host side."
+        ),
         f"Look at the code that launched it, at or before "
         f"{format_location(who.process.frame) or 'the line where it waits'}: custom "
         "CUDA or Triton kernels, spin waits, indices out of range.",
@@ -322,7 +346,7 @@ def gpu_fault(who: StepContext) -> list[str]:
         ]
     return [
         f"On {who.host} read what the driver says: `dmesg -T | grep -i -E 'xid|nvrm'` and `nvidia-smi -q{who.gpu}`.",
-        f"Take {who.host} out of service and start the job elsewhere from its last checkpoint.",
+        starts_job(f"Take {who.host} out of service and start the job elsewhere from its last checkpoint."),
         f"A GPU off the bus answers no reset: {LOST.remedy}."
         if lost
         else "Do what the driver's recovery action names (reset the GPU, reboot the node) before it takes jobs again.",
@@ -334,17 +358,19 @@ def fabric(who: StepContext) -> list[str]:
     return [
         f"On {who.host} read the counters: `nvidia-smi nvlink -e`, `ibstat`, `rdma link show`, `dmesg -T | grep "
         f"-i mlx`.",
-        "Restart the job with NCCL_DEBUG=WARN to see which peer and adapter fail.",
+        starts_job("Restart the job with NCCL_DEBUG=WARN to see which peer and adapter fail."),
         "Leave the node or the port out until it is repaired; other transports only hide the fault.",
     ]
 
 
 def comm_stuck() -> list[str]:
     """Steps where all have entered and nothing ends."""
+    selftest = "`stallwatch selftest` on the same nodes: it finds the collective, GPU or link that fails."
     return [
-        "Stop the job and run `stallwatch selftest` on the same nodes: it finds the collective, GPU or link that "
-        "fails.",
-        "Start it again with NCCL_DEBUG=WARN (INFO for the start-up) and look for network errors of one host.",
+        Step(f"Stop the job and run {selftest}", left=f"Run {selftest}"),
+        starts_job(
+            "Start it again with NCCL_DEBUG=WARN (INFO for the start-up) and look for network errors of one host."
+        ),
         "With TORCH_NCCL_ENABLE_TIMING=1 the recorder also notes whose GPU never came to the collective: a kernel "
         "before it does not end there.",
         "If several communicators run at once (FSDP with TP, pipelines), serialise them for a test: order their "
@@ -363,6 +389,11 @@ def slow(who: StepContext) -> list[str]:
             if on_gpu and who.verdict.where != "dataloader"
             else []
         ),
-        f"Look for other programs on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | head`.",
-        "If the same node is slow with other ranks too, drain it and restart the job from its last checkpoint.",
+        of_the_living(
+            f"Look for other programs on its cores: `top -H -p {who.pid}`, `ps -eo pid,psr,pcpu,args --sort=-pcpu | "
+            "head`."
+        ),
+        starts_job(
+            "If the same node is slow with other ranks too, drain it and restart the job from its last checkpoint."
+        ),
     ]

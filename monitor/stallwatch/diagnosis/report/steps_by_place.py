@@ -3,6 +3,7 @@
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.report.steps_by_cause import StepContext, StepPlace
 from stallwatch.diagnosis.report.text import format_location
+from stallwatch.diagnosis.step import Step, of_the_living, restart, starts_job
 from stallwatch.model.verdict import Frame, Where
 
 # Steps for waits that name what they are for: a child process, the other end of a pipe, a database, a person.
@@ -23,8 +24,10 @@ def steps_by_wait(host: str, pid: str, place: StepPlace, activity: RankActivity)
         return _database(host, pid, place)
     if activity.place.detail == "waits for input from a person":
         return [
-            f"On {host} see what it reads: `ls -l /proc/{pid}/fd/0`; it asks at {place.line}, and in a job nobody "
-            "answers.",
+            of_the_living(
+                f"On {host} see what it reads: `ls -l /proc/{pid}/fd/0`; it asks at {place.line}, and in a job nobody "
+                "answers."
+            ),
             "Take the question out, answer it by a flag, or start the job with `</dev/null`, so that it fails at once.",
             "Look for what asks: a debugger's prompt (breakpoint, pdb), a login, a licence, an overwrite warning.",
         ]
@@ -36,7 +39,7 @@ def _gone(name: str, line: str) -> list[str]:
         f"Ask why {name} stood at {line} until its launcher ended it: its stack is kept with the incident.",
         "If what it does there ends by itself, do it before the collective that the others wait in, or raise the "
         "timeout of init_process_group: they waited as long as that allows.",
-        "Start the job from its last checkpoint.",
+        restart("Start the job from its last checkpoint."),
     ]
 
 
@@ -49,11 +52,15 @@ def _beside(activity: RankActivity | None) -> str:
 
 def _stopped(host: str, child: int, place: StepPlace) -> list[str]:
     return [
-        f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`"
-        f"{place.clause('; the rank waits at', with_pid=False)}.",
-        f"If nobody needs it stopped, let it go on: `kill -CONT {child}`. The rank then goes on, too.",
+        of_the_living(
+            f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`"
+            f"{place.clause('; the rank waits at', with_pid=False)}."
+        ),
+        of_the_living(f"If nobody needs it stopped, let it go on: `kill -CONT {child}`. The rank then goes on, too."),
         "Ask who sent it SIGSTOP: a debugger, Ctrl-Z in a terminal, cpulimit, a script that suspends by name.",
-        f"Ending that child (`kill -KILL {child}`) lets the rank go on or fail with an error that tells more.",
+        of_the_living(
+            f"Ending that child (`kill -KILL {child}`) lets the rank go on or fail with an error that tells more."
+        ),
     ]
 
 
@@ -66,25 +73,37 @@ def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[str]:
         if activity.helpers.child_pids:
             shown = " ".join(str(child) for child in activity.helpers.child_pids[:_CHILDREN_SHOWN])
             see += f" They are {shown}."
+    forked = (
+        "at a lock, it was forked while a thread held it: start it with spawn or forkserver. If it waits for a pipe, "
+        "nobody reads its output: use communicate() or a file."
+    )
     return [
-        f"{see} The rank waits for it at {line}.",
+        of_the_living(f"{see} The rank waits for it at {line}."),
         "Give that wait a time-out (subprocess.run(timeout=…), Process.join(timeout), Pool.map_async().get(timeout)), "
         "so that the rank fails instead of waiting for ever.",
-        "If the child stands at a lock, it was forked while a thread held it: start it with spawn or forkserver. If it "
-        "waits for a pipe, nobody reads its output: use communicate() or a file.",
-        f"Ending that child (`kill <pid>` on {host}) lets the rank go on or fail with an error that tells more.",
+        Step(f"If the child stands {forked}", left=f"If the child stood {forked}"),
+        of_the_living(
+            f"Ending that child (`kill <pid>` on {host}) lets the rank go on or fail with an error that tells more."
+        ),
     ]
 
 
 def _pipe(host: str, pid: str, place: StepPlace, *, writes: bool) -> list[str]:
     ends = f"`ls -l /proc/{pid}/fd | grep pipe`, and who has the same pipe: `ls -l /proc/[0-9]*/fd 2>/dev/null | grep`"
-    first = f"On {host} find the other end: {ends} with its number{place.clause('; the rank stands at')}."
+    first = of_the_living(
+        f"On {host} find the other end: {ends} with its number{place.clause('; the rank stands at')}."
+    )
     if writes:
         return [
             first,
-            "If the pipe is its own output, whatever read its log (tee, a launcher, a terminal that is paused) has "
-            "stopped: let it read on, or send output to a file (`torchrun --log-dir D --redirects 3`).",
-            "If the other end is a child process, that child has stopped reading: see what it does by `py-spy dump`.",
+            of_the_living(
+                "If the pipe is its own output, whatever read its log (tee, a launcher, a terminal that is paused) has "
+                "stopped: let it read on, or send output to a file (`torchrun --log-dir D --redirects 3`)."
+            ),
+            of_the_living(
+                "If the other end is a child process, that child has stopped reading: see what it does by `py-spy "
+                "dump`."
+            ),
         ]
     return [
         first,
@@ -96,10 +115,14 @@ def _pipe(host: str, pid: str, place: StepPlace, *, writes: bool) -> list[str]:
 
 def _database(host: str, pid: str, place: StepPlace) -> list[str]:
     return [
-        f"On {host} see which database: `ls -l /proc/{pid}/fd` for a file, `ss -tanp | grep pid={pid},` for a server"
-        f"{place.clause('; the call is at')}.",
-        "See who holds it: `fuser -v <file>` or `lslocks` for SQLite, the server's own list of sessions otherwise; a "
-        "rank that keeps a transaction open while it waits in a collective blocks the others for ever.",
+        of_the_living(
+            f"On {host} see which database: `ls -l /proc/{pid}/fd` for a file, `ss -tanp | grep pid={pid},` for a "
+            f"server{place.clause('; the call is at')}."
+        ),
+        of_the_living(
+            "See who holds it: `fuser -v <file>` or `lslocks` for SQLite, the server's own list of sessions "
+            "otherwise; a rank that keeps a transaction open while it waits in a collective blocks the others for ever."
+        ),
         "Commit before the next collective, give connections a time-out, and let one rank alone write.",
     ]
 
@@ -113,10 +136,10 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[str
         return _gone(name, line)
     if activity and activity.process.replaced:
         return [
-            f"On {host} see what it runs and who started it: `ps -o args,ppid,lstart -p {pid}`.",
+            of_the_living(f"On {host} see what it runs and who started it: `ps -o args,ppid,lstart -p {pid}`."),
             f"Look for `os.exec*` in what {name} runs, an error path or a clean-up among it: start such a program as a "
             "child, or end the rank with an exit code.",
-            "It will not train on: stop the job and start it from its last checkpoint.",
+            starts_job("It will not train on: stop the job and start it from its last checkpoint."),
         ]
     if activity and activity.process.uninterruptible:
         return _uninterruptible(host, pid, place)
@@ -128,93 +151,121 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[str
                 return _lock_file(host, pid, place)
             waits = place.clause("; it waits at", with_pid=False)
             return [
-                f"{stacks}{f'{waits}:' if waits else ';'} look for the thread that should release or signal what it "
-                f"waits for{_beside(activity)}.",
+                of_the_living(
+                    f"{stacks}{f'{waits}:' if waits else ';'} look for the thread that should release or signal what "
+                    f"it waits for{_beside(activity)}."
+                ),
                 "If another thread of it waits for a collective or for this one, the two block each other: take the "
                 "lock "
                 "after the collective.",
                 "If the lock was taken before a fork, start workers with spawn or forkserver, or before any thread.",
-                "Stop the job and start it from its last checkpoint if no thread is left that could release it.",
+                restart(
+                    "Stop the job and start it from its last checkpoint if no thread is left that could release it."
+                ),
             ]
         case "dataloader":
             return _loader(host, pid, place, activity)
         case "checkpoint" | "filesystem":
             return [
-                f"On {host} see which file: `ls -l /proc/{pid}/fd` and `cat /proc/{pid}/wchan`"
-                f"{place.clause('; it stands at')}.",
+                of_the_living(
+                    f"On {host} see which file: `ls -l /proc/{pid}/fd` and `cat /proc/{pid}/wchan`"
+                    f"{place.clause('; it stands at')}."
+                ),
                 f"Check the mount behind it: `timeout 5 stat -f <path>`, `df -h`, `dmesg -T | grep -i -E 'nfs|not "
                 f"responding'` "
                 f"on {host}.",
-                "If it writes and grows (`ls -l` twice), wait: it is slow, not stuck.",
+                of_the_living("If it writes and grows (`ls -l` twice), wait: it is slow, not stuck."),
                 "Write checkpoints to a local disk first and copy them in the background, so that storage never "
                 "holds a step.",
             ]
         case "gil":
             return [
-                f"On {host} see the call that keeps the GIL: `py-spy dump --native --pid {pid}`; it was entered at "
-                f"{line}.",
+                of_the_living(
+                    f"On {host} see the call that keeps the GIL: `py-spy dump --native --pid {pid}`; it was entered at "
+                    f"{line}."
+                ),
                 "Let that extension release the GIL around its wait (Py_BEGIN_ALLOW_THREADS; ctypes.CDLL rather "
                 "than PyDLL).",
                 "Or run the call in a process of its own with a time-out.",
             ]
         case "busy_loop":
             return [
-                f"On {host} look twice, some seconds apart: `py-spy dump --locals --pid {pid}`; it computes at {line}.",
-                "If the locals change, it works on more data than the others: balance it, or do it before training.",
-                "If they do not, its loop has no end: give it a bound and log when it is reached.",
+                of_the_living(
+                    f"On {host} look twice, some seconds apart: `py-spy dump --locals --pid {pid}`; it computes at "
+                    f"{line}."
+                ),
+                of_the_living(
+                    "If the locals change, it works on more data than the others: balance it, or do it before training."
+                ),
+                of_the_living("If they do not, its loop has no end: give it a bound and log when it is reached."),
             ]
         case "socket" if activity and activity.helpers.awaited:
             awaited = who.place(activity.helpers.awaited.frame)
             return [
-                f"On {host} see what keeps the thread of its executor{awaited.clause(' at')}: "
-                f"`py-spy dump --pid {pid}`; its event loop most likely waits for it.",
+                of_the_living(
+                    f"On {host} see what keeps the thread of its executor{awaited.clause(' at')}: "
+                    f"`py-spy dump --pid {pid}`; its event loop most likely waits for it."
+                ),
                 "Put a time-out around what the loop awaits (`asyncio.wait_for`), and one into the call that the "
                 "thread makes: a thread cannot be cancelled.",
-                f"If it is none of its executor's, see whom the loop talks to: `ss -tanp | grep pid={pid},`.",
+                of_the_living(
+                    f"If it is none of its executor's, see whom the loop talks to: `ss -tanp | grep pid={pid},`."
+                ),
             ]
         case "socket":
             return [
-                f"On {host} see whom it talks to: `ss -tanp | grep pid={pid},`{place.clause('; the call is at')}.",
+                of_the_living(
+                    f"On {host} see whom it talks to: `ss -tanp | grep pid={pid},`{place.clause('; the call is at')}."
+                ),
                 "Give that call a time-out, and do not make it between two collectives on one rank only.",
                 "If it is an experiment tracker, start it in offline mode or before init_process_group.",
             ]
         case "store" | "init":
             return [
-                f"{stacks}; it waits at {line} for ranks that have not come.",
+                of_the_living(f"{stacks}; it waits at {line} for ranks that have not come."),
                 "Let every rank of the job call init_process_group and new_group, in the same order, members or not.",
-                f"From {host} reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it and must be alive.",
+                of_the_living(
+                    f"From {host} reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it and must be "
+                    "alive."
+                ),
                 "Run `stallwatch doctor` on the nodes of the missing ranks.",
             ]
         case "compile":
             return [
-                f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`"
-                f"{place.clause('; the rank is at')}.",
-                "If they do, wait, and give the first step more time: compile before the first collective, or raise "
-                "the "
-                "time-out of the process group.",
+                of_the_living(
+                    f"On {host} see whether compilers work: `ps -o pid,pcpu,etime,args --ppid {pid}`"
+                    f"{place.clause('; the rank is at')}."
+                ),
+                of_the_living(
+                    "If they do, wait, and give the first step more time: compile before the first collective, or "
+                    "raise the "
+                    "time-out of the process group."
+                ),
                 "Keep TORCHINDUCTOR_CACHE_DIR, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR on a local disk of each node.",
             ]
         case "gpu_sync":
             return [
-                f"On {host} see the CUDA call that it is in: `py-spy dump --native --pid {pid}`"
-                f"{place.clause('; it waits at')}.",
-                "See what the GPU does: `nvidia-smi` (100 % busy at low power is waiting, not work).",
+                of_the_living(
+                    f"On {host} see the CUDA call that it is in: `py-spy dump --native --pid {pid}`"
+                    f"{place.clause('; it waits at')}."
+                ),
+                of_the_living("See what the GPU does: `nvidia-smi` (100 % busy at low power is waiting, not work)."),
                 "Look for an operation on another process group before that line, which its GPU may still wait for.",
             ]
         case "teardown":
             return [
-                f"{stacks}; {name} is ending at {line} while others still train.",
+                of_the_living(f"{stacks}; {name} is ending at {line} while others still train."),
                 "Read its log for an exception before that, and keep collectives out of exit handlers and `finally`.",
-                "Stop the job and start it from its last checkpoint.",
+                restart("Stop the job and start it from its last checkpoint."),
             ]
         case "collective":
             return [
-                f"{stacks}; it is in another collective, at {line}.",
+                of_the_living(f"{stacks}; it is in another collective, at {line}."),
                 "Compare its path to the line where the others wait: a branch that depends on the rank or on its data.",
             ]
         case _:
             return [
-                f"{stacks}{place.clause('; it stands at')}.",
+                of_the_living(f"{stacks}{place.clause('; it stands at')}."),
                 f"Ask why {name} takes this path or takes longer there than the others: a branch on the rank, "
                 f"a sleep, "
                 "more data, a retry.",
@@ -226,22 +277,29 @@ def rendezvous() -> list[str]:
     """Everybody who was seen is at the rendezvous."""
     variables = "MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|NODE_RANK"
     return [
-        f"Compare what the ranks were given: `for p in $(pgrep -f <script>); do tr '\\0' '\\n' </proc/$p/environ | "
-        f"grep -E '^({variables})='; done` on each node, and `stallwatch doctor`, which names the ranks that differ.",
+        of_the_living(
+            f"Compare what the ranks were given: `for p in $(pgrep -f <script>); do tr '\\0' '\\n' </proc/$p/environ | "
+            f"grep -E '^({variables})='; done` on each node, and `stallwatch doctor`, which names the ranks that "
+            "differ."
+        ),
         "Count the ranks: as many as WORLD_SIZE must run, each with a RANK of its own; the launcher's log tells "
         "of those that never started.",
-        "From every node reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it.",
+        of_the_living("From every node reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it."),
     ]
 
 
 def _lock_file(host: str, pid: str, place: StepPlace) -> list[str]:
     return [
-        f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "
-        f"${{TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions}} "
-        f"-name lock -ls`{place.clause('; the rank waits at')}.",
-        "If no compiler or other owner lives (`ps -ef | grep -E 'ninja|nvcc|cc1plus'`), remove that one file: it is "
-        "stale and "
-        "the rank goes on.",
+        of_the_living(
+            f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "
+            f"${{TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions}} "
+            f"-name lock -ls`{place.clause('; the rank waits at')}."
+        ),
+        of_the_living(
+            "If no compiler or other owner lives (`ps -ef | grep -E 'ninja|nvcc|cc1plus'`), remove that one file: it "
+            "is stale and "
+            "the rank goes on."
+        ),
         "Give each node its own build directory on a local disk.",
     ]
 
@@ -249,11 +307,13 @@ def _lock_file(host: str, pid: str, place: StepPlace) -> list[str]:
 def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None) -> list[str]:
     if activity and activity.place.stack and not activity.helpers.waits_for_children:
         return [
-            f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at "
-            f"{place.line}.",
+            of_the_living(
+                f"On {host} see all its threads: `py-spy dump --pid {pid}`; its data set's own code stands at "
+                f"{place.line}."
+            ),
             "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank "
             "fails instead of waiting for ever.",
-            f"Check storage and network of {host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={pid},`.",
+            of_the_living(f"Check storage and network of {host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={pid},`."),
         ]
     child = activity.helpers.child if activity else None
     children = activity.helpers.child_pids if activity else ()
@@ -267,9 +327,11 @@ def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None
         first = f"On {host} see where it and its workers stand: `py-spy dump --subprocesses --pid {pid}`."
     waits = place.clause(" The rank waits at", with_pid=child is None and not children)
     return [
-        f"{first}{waits and f'{waits}.'}",
-        f"Check shared memory, storage and dead workers on {host}: `df -h /dev/shm`, `ps -o pid,stat,wchan:32,args "
-        f"--ppid {pid}`.",
+        of_the_living(f"{first}{waits and f'{waits}.'}"),
+        of_the_living(
+            f"Check shared memory, storage and dead workers on {host}: `df -h /dev/shm`, `ps -o pid,stat,wchan:32,args "
+            f"--ppid {pid}`."
+        ),
         "Pass timeout=120 to the DataLoader, so that a stuck worker raises on its rank, and try num_workers=0 to "
         "see the "
         "error itself.",
@@ -280,10 +342,14 @@ def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None
 
 def _uninterruptible(host: str, pid: str, place: StepPlace) -> list[str]:
     return [
-        f"On {host} the kernel holds it (state D), signals do not reach it: `cat /proc/{pid}/wchan`, as root "
-        f"`cat /proc/{pid}/stack`{place.clause('; it stands at')}.",
+        of_the_living(
+            f"On {host} the kernel holds it (state D), signals do not reach it: `cat /proc/{pid}/wchan`, as root "
+            f"`cat /proc/{pid}/stack`{place.clause('; it stands at')}."
+        ),
         f"Check storage and devices of {host}: `dmesg -T | tail -50`, `timeout 5 stat -f <path>` for each network "
         f"mount.",
-        "Mend the mount or the device; if it does not come back, start the job without that node. Do not attach a "
-        "debugger.",
+        starts_job(
+            "Mend the mount or the device; if it does not come back, start the job without that node. Do not attach a "
+            "debugger."
+        ),
     ]
