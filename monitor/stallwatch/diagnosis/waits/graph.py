@@ -264,9 +264,10 @@ def _transfer_blockers(
         if peer is None:
             continue
         if peer == ANY:
-            for other in case.group(wait.rank, wait.pending).ranks:
-                if other != wait.rank:
-                    worst.setdefault(other, Blocker(other, 0, Strength.SUPPOSED))  # any of them would do
+            others = set(case.group(wait.rank, wait.pending).ranks) - {wait.rank}
+            known = {other for other in others if case.recorded(other) or _is_away(case, other)}
+            unknown += others - known
+            worst = {other: Blocker(other, 0, Strength.SUPPOSED) for other in known} | worst  # any of them would do
             continue
         blocker = _peer(case, wait, transfer, peer, frontiers)
         if blocker is None:
@@ -274,7 +275,7 @@ def _transfer_blockers(
                 unknown.append(peer)
         elif peer not in worst or blocker.strength < worst[peer].strength:
             worst[peer] = blocker
-    return [worst[rank] for rank in sorted(worst)], sorted(unknown)
+    return [worst[rank] for rank in sorted(worst)], sorted(set(unknown))
 
 
 def _peer(

@@ -8,7 +8,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import named_ends
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, GroupStatus, RankEvidence
-from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, from_any, loop, transfer, world
 
 W4 = world(4)
 _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -111,3 +111,14 @@ def test_transfers_that_name_ranks_of_the_job_do_so_for_the_first_member_too() -
     assert named_ends(members, places, 0, (2, 0), {0}, by_rank=False) == (4, 0)
     assert named_ends(members, places, 2, (4, 2), {2}, by_rank=False) == (4, 2)
     assert named_ends(members, places, 2, (2, 1), {1}, by_rank=False) == (4, 2)
+
+
+def test_a_receive_from_anybody_does_not_accuse_one_of_whom_nothing_is_known() -> None:
+    group = world(3)
+    steps = tuple(transfer(group, ("recv", 1), line=33) for _ in range(4))
+    waits = Rank(0, steps, 3, frames=IN_RECV)
+    sleeps = Rank(2, loop(group, 2), frames=SLEEPS)
+    told = from_any(evidence(waits, Rank(1).lost(), sleeps))
+    blank = RankEvidence(rank=1, host=None, pid=None)
+    verdict = judge(replace(told, ranks=(told.ranks[0], blank, told.ranks[2]))).verdicts[0]
+    assert verdict.culprits == (2,), verdict.summary
