@@ -160,10 +160,20 @@ def test_a_bot_has_one_thread_for_each_incident_and_brings_its_first_message_up_
     assert {call["channel"] for call in server.calls()[2:]} == {"C1"}
 
 
+class LaterClock(SystemClock):
+    """The system's, some time ahead."""
+
+    later_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self.later_ns
+
+
 def test_a_bot_tells_the_whole_of_who_was_named_in_anothers_message(server: SlackServer, tmp_path: Path) -> None:
     keys = {("slack", "bot_token"): "xoxb-secret", ("slack", "channel"): "C1", ("slack", "api_url"): server.api_url}
     settings, _ = config.load(overrides={("daemon", "state_directory"): str(tmp_path), **keys})
-    notifier = slack(settings, SystemClock())
+    clock = LaterClock()
+    notifier = slack(settings, clock)
     assert notifier is not None
     notifier.start()
     there = {"waits_on": "nfs4 filer:/vol", "report": diagnosis(verdict(waits_on="nfs4 filer:/vol"))}
@@ -172,7 +182,10 @@ def test_a_bot_tells_the_whole_of_who_was_named_in_anothers_message(server: Slac
     try:
         notifier.publish(node_report(first, other))
         settle(notifier, delivered=1)
-        notifier.publish(node_report(first, msgspec.structs.replace(other, severity="critical")))
+        critical = node_report(first, msgspec.structs.replace(other, severity="critical"))
+        notifier.publish(critical)
+        clock.later_ns = 20_000_000_000  # the one that named it might have become critical meanwhile
+        notifier.publish(critical)
         settle(notifier, delivered=2)
     finally:
         notifier.close(5)
