@@ -21,6 +21,7 @@ from stallwatch.diagnosis.claim import (
     named,
     waiting_facts,
 )
+from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength, Wait
 from stallwatch.diagnosis.waits.roots import Cycle, in_every_circle, is_shown
@@ -53,7 +54,9 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
     if not facts and not is_shown(analysis.graph, cycle):
         return Rejected("p2p_unmatched", _UNTOLD)
     if not facts:
-        inside, culprits = [], _named_by_waits(analysis, cycle, shared)
+        by_waits = _named_by_waits(analysis, cycle, shared)
+        # Who waits in what a group of its kind has ended is where the program is: another left that out.
+        inside, culprits = [], tuple(rank for rank in by_waits if not _does_as_sisters_do(analysis, rank))
         # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing
         # told: one that skipped a call stands in it as one that called in another order.
         proven = analysis.proven_stuck and analysis.whole_world_seen
@@ -105,6 +108,23 @@ def _named_by_waits(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -
     if not shared or shared == cycle.ranks:
         return cycle.ranks
     return shared if len(shared) == 1 or (len(shared) == 2 and _share_a_message(analysis, shared)) else ()
+
+
+def _does_as_sisters_do(analysis: Analysis, rank: int) -> bool:
+    """Whether another group of the kind of that in which a rank waits has ended the call in which it does: then that
+    call is the program's, and not the order of the rank alone."""
+    case = analysis.case
+    for wait in analysis.graph.waits:
+        group, call = case.groups[wait.point.group], case.call(wait.rank, wait.pending)
+        if wait.rank != rank or not wait.point.seq or call is None:
+            continue
+        for sister in case.groups:
+            if sister.index != group.index and family(sister.description) == family(group.description):
+                members = case.streams[sister.index].values()
+                ended = [m.call_at(wait.point.seq) for m in members if m.stream.completed >= wait.point.seq]
+                if any(other is not None and other.operation == call.operation for other in ended):
+                    return True
+    return False
 
 
 def _share_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:

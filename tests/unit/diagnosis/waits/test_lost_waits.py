@@ -122,3 +122,16 @@ def test_a_receive_from_anybody_does_not_accuse_one_of_whom_nothing_is_known() -
     blank = RankEvidence(rank=1, host=None, pid=None)
     verdict = judge(replace(told, ranks=(told.ranks[0], blank, told.ranks[2]))).verdicts[0]
     assert verdict.culprits == (2,), verdict.summary
+
+
+def test_who_waits_in_what_another_group_of_its_kind_has_ended_is_in_no_order_of_its_own() -> None:
+    """In the first step rank 2 leaves out what its pair reduces, and all but its partner wait in the world's call."""
+    ends = Group("1", "embedding0", (0, 2), 1), Group("2", "embedding1", (1, 3), 1)
+    world_call = Call(world(4), elements=1, line=120)
+
+    def waits(rank: int, *before: Call) -> Rank:
+        return Rank(rank, (*before, world_call), len(before), backend="gloo")
+
+    partner = Rank(0, (Call(ends[0], line=99),), 0, backend="gloo")
+    others = [waits(2), *(waits(rank, Call(ends[1], line=99)) for rank in (1, 3))]
+    assert 0 not in judge(evidence(partner, *others)).verdicts[0].culprits
