@@ -54,6 +54,7 @@ Decider = Literal["majority", "history", "sisters", "line", "slip", "site", "sta
 Kind = Literal["op", "size", "dtype", "count"]
 
 
+_LITTLE_PAST = 8  # calls of a group, where its rings have lost the first ones
 _MOST_SLIPPED = 16  # members whose lines are compared number by number
 _PASSED_OFTEN = 2  # times that a line must have made a call before its habit means anything
 
@@ -150,7 +151,11 @@ def _expected(
     ]
     if len(faithful) == 1:
         return faithful[0], "line"
-    sites = {call.site for member in members.values() for call in member.calls_before(seq) if call.site}
+    past_calls = [list(member.calls_before(seq)) for member in members.values()]
+    is_whole = all(member.stream.first_seq <= 1 for member in members.values())
+    # What rings have lost may hold a line: little that is left does not make another one new.
+    told = past_calls if is_whole or max(map(len, past_calls)) >= _LITTLE_PAST else []
+    sites = {call.site for calls_of in told for call in calls_of if call.site}
     again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
     if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
         return again[0], "site"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
@@ -98,3 +99,19 @@ def test_a_pair_that_has_not_come_there_or_went_another_way_is_no_witness() -> N
     for beside in (past, ["all_gather", "all_gather", "all_reduce"]):
         found = divergence(*_pairs(*parted, beside, beside))
         assert (found.decided_by, found.culprits) == ("nothing", ()), beside
+
+
+@pytest.mark.parametrize(("lost", "decided_by"), [(0, "site"), (7, "nothing")])
+def test_of_the_little_that_a_ring_has_kept_no_line_is_new(lost: int, decided_by: str) -> None:
+    """All of the eight calls before are of line 13, or the first seven are lost: one of these may be of line 10."""
+    again, other = Call(PAIR, "all_gather", 512, line=13), Call(PAIR, "broadcast", 2048, line=10)
+    told = [Rank(rank, (*[again] * 8, now), 8).evidence() for rank, now in enumerate((again, other))]
+    rings = [
+        replace(rank, recorders=tuple(_without_first(recorder, lost) for recorder in rank.recorders)) for rank in told
+    ]
+    (found,) = divergences(rings)
+    assert (found.decided_by, found.culprits) == (decided_by, (1,) if not lost else ())
+
+
+def _without_first(recorder: Recorder, lost: int) -> Recorder:
+    return replace(recorder, operations=recorder.operations[lost:])
