@@ -41,7 +41,12 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
         return None
     if not analysis.roots.cycles:
         return Rejected("group_order", "no cycle of waits")
-    cycle = max(analysis.roots.cycles, key=lambda c: (len(c.ranks), c.nodes))
+    summaries = analysis.case.summaries
+    outran = {rank for rank, summary in summaries.items() if summary.outran}
+    cycles = [cycle for cycle in analysis.roots.cycles if outran.isdisjoint(cycle.ranks)]
+    if not cycles:
+        return Rejected("group_order", "what these ranks wait in first their rings have lost")
+    cycle = max(cycles, key=lambda c: (len(c.ranks), c.nodes))
     if all(b.strength == Strength.SUPPOSED for point in cycle.points for b in analysis.graph.blockers[point]):
         return Rejected("p2p_unmatched", _UNTOLD)
     shared = in_every_circle(analysis.graph, cycle)

@@ -135,3 +135,22 @@ def test_who_waits_in_what_another_group_of_its_kind_has_ended_is_in_no_order_of
     partner = Rank(0, (Call(ends[0], line=99),), 0, backend="gloo")
     others = [waits(2), *(waits(rank, Call(ends[1], line=99)) for rank in (1, 3))]
     assert 0 not in judge(evidence(partner, *others)).verdicts[0].culprits
+
+
+def test_of_whose_first_waits_the_rings_are_lost_nobody_is_in_a_circle() -> None:
+    """Both rings begin with a receive behind which the send stands; pg_status says that a call before has not ended."""
+    pair, start = world(2), Group("9", "start", (0, 1, 2), 9)
+
+    def stands(rank: int, lost: int) -> RankEvidence:
+        past = Call(start), transfer(pair, ("send", 1 - rank)), transfer(pair, ("recv", 1 - rank))
+        calls = (*past, transfer(pair, ("recv", 1 - rank)), transfer(pair, ("send", 1 - rank)))
+        whole = Rank(rank, calls, 3).evidence()
+        status = (GroupStatus(9, 1, -1, 0 if lost else 1), GroupStatus(pair.pg_id, 4, -1, 2))
+        cut = (replace(each, operations=each.operations[lost:], status=status) for each in whole.recorders)
+        return replace(whole, recorders=tuple(cut))
+
+    ended = Rank(2, (Call(start), Call(start)), 1).evidence()
+    told = evidence(Rank(0), Rank(1), Rank(2))
+    for lost, cause in ((0, "p2p_unmatched"), (3, "undecided")):
+        verdict = judge(replace(told, ranks=(stands(0, lost), stands(1, lost), ended))).verdicts[0]
+        assert verdict.cause == cause, (lost, verdict.summary)
