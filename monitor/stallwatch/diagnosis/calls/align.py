@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import GroupStream, Key, family, key
+from stallwatch.diagnosis.job.groups import GroupStream, Key, key
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
 
@@ -151,11 +151,11 @@ def _expected(
     ]
     if len(faithful) == 1:
         return faithful[0], "line"
-    past_calls = [list(member.calls_before(seq)) for member in members.values()]
+    pasts = [list(member.calls_before(seq)) for member in members.values()]
     is_whole = all(member.stream.first_seq <= 1 for member in members.values())
     # What rings have lost may hold a line: little that is left does not make another one new.
-    told = past_calls if is_whole or max(map(len, past_calls)) >= _LITTLE_PAST else []
-    sites = {call.site for calls_of in told for call in calls_of if call.site}
+    is_enough = is_whole or max(map(len, pasts)) >= _LITTLE_PAST
+    sites = {call.site for past in pasts for call in past if call.site and is_enough}
     again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
     if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
         return again[0], "site"
@@ -238,12 +238,11 @@ def _sisters(case: Case, group: int, seq: int) -> set[Key]:
 
     Stages of a pipeline run programs of their own: one beside it is a witness where both had been through that call."""
     mine = case.groups[group]
-    kind = family(mine.description)
     own = {n: key(call) for member in case.streams[group].values() for n, call in _by_number(member, seq)}
     has_stages = any(summary.pairs for summary in case.summaries.values())
     found = set()
-    for other in case.groups:
-        if other.index == group or family(other.description) != kind or len(other.ranks) != len(mine.ranks):
+    for other in case.sisters(group):
+        if len(other.ranks) != len(mine.ranks):
             continue
         for member in case.streams[other.index].values():
             call = member.call_at(seq)

@@ -21,7 +21,6 @@ from stallwatch.diagnosis.claim import (
     named,
     waiting_facts,
 )
-from stallwatch.diagnosis.job.groups import family
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Strength, Wait
 from stallwatch.diagnosis.waits.roots import Cycle, in_every_circle, is_shown
@@ -120,15 +119,13 @@ def _does_as_sisters_do(analysis: Analysis, rank: int) -> bool:
     call is the program's, and not the order of the rank alone."""
     case = analysis.case
     for wait in analysis.graph.waits:
-        group, call = case.groups[wait.point.group], case.call(wait.rank, wait.pending)
-        if wait.rank != rank or not wait.point.seq or call is None:
+        seq, call = wait.point.seq, case.call(wait.rank, wait.pending)
+        if wait.rank != rank or not seq or call is None:
             continue
-        for sister in case.groups:
-            if sister.index != group.index and family(sister.description) == family(group.description):
-                members = case.streams[sister.index].values()
-                ended = [m.call_at(wait.point.seq) for m in members if m.stream.completed >= wait.point.seq]
-                if any(other is not None and other.operation == call.operation for other in ended):
-                    return True
+        members = [one for sister in case.sisters(wait.point.group) for one in case.streams[sister.index].values()]
+        ended = [one.call_at(seq) for one in members if one.stream.completed >= seq]
+        if any(other is not None and other.operation == call.operation for other in ended):
+            return True
     return False
 
 

@@ -18,6 +18,7 @@ from stallwatch.diagnosis.job.leaving import (
     ended_alike,
     handles,
     have_left,
+    is_told,
     raised_alone,
     signal_of,
     unseen_since,
@@ -44,7 +45,9 @@ def exited(analysis: Analysis) -> Saying:
     ends = {rank: end_of(analysis, rank) for rank in gone}
     if analysis.case.logs.ended_together and not any(ends.values()):
         return None
-    codes = {None if end is None or _is_unseen(end) else exit_code(end) or signal_of(end) or 0 for end in ends.values()}
+    codes = {
+        None if end is None or not is_told(end) else exit_code(end) or signal_of(end) or 0 for end in ends.values()
+    }
     if codes == {0, None} and not analysis.hangs:
         return Rejected("rank_exited", f"those of {named(gone)} that were seen to end did with exit code 0")
     if codes == {0}:
@@ -95,27 +98,24 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
     may = [_may_be_victim(ends[rank]) or (bool(unseen) and _is_swept(ends[rank])) for rank in culprits]
     if others and lives == {*unseen} and all(may):
         how = _sentence_of(culprits, ends)
-        told = f"{how}; how {named(others)} fared was not seen: a victim ends so, too; begin with their logs"
+        told = f"{how}, as a victim does, too, and nobody saw how {named(others)} fared; begin with their logs"
     elif not lives and len(culprits) > 1 and kind <= _ABORTED and all(_may_be_victim(ends[rank]) for rank in culprits):
         how = _sentence_of(culprits, ends)
-        told = f"{how}; victims end so, too, and nothing tells who was the first: read their logs"
+        told = f"{how}, as victims do, too, and nothing tells whose end came first; read their logs"
     else:
         return None
-    return Claim("rank_exited", (), "possible", (Fact(told, _seen_by(ends[culprits[0]])),), told=told)
+    facts = (Fact(told, _seen_by(ends[culprits[0]])),)
+    return Claim("rank_exited", (), "possible", facts, told=told, unnamed="the rank whose end was the first")
 
 
 def _may_be_victim(end: ProcessLook | None) -> bool:
     """Python ends so of an exception, torch's watchdog of a time-out; or it is not known."""
-    return end is None or _is_unseen(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
+    return end is None or not is_told(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
 
 
 def _is_swept(end: ProcessLook | None) -> bool:
     """So do launchers and schedulers end whoever is left, or all."""
     return end is not None and not end.out_of_memory and signal_of(end) in (SIGTERM, SIGKILL)
-
-
-def _is_unseen(end: ProcessLook) -> bool:
-    return end.exit_code is None and end.exit_signal is None
 
 
 def crashed(analysis: Analysis) -> Saying:
@@ -239,7 +239,7 @@ def _earliest(analysis: Analysis, ranks: list[int], ends: dict[int, ProcessLook 
 
 
 def _sentence(rank: int, end: ProcessLook | None) -> str:
-    if end is None or _is_unseen(end):
+    if end is None or not is_told(end):
         return f"rank {rank}'s process is gone; nobody saw how it ended"
     memory = ", out of memory" if end.out_of_memory else ""
     if end.exit_signal is not None:

@@ -151,6 +151,12 @@ class Case:
         """All ranks of the job, ascending: 0 to the world's size, or those that were seen where no size is known."""
         return self._world
 
+    def sisters(self, index: int) -> list[Group]:
+        """Given a group, return the others of its kind and back end, whatever they have of members."""
+        mine = self.groups[index]
+        kind = family(mine.description), mine.backend
+        return [one for one in self.groups if one.index != index and (family(one.description), one.backend) == kind]
+
     @property
     def unobserved(self) -> tuple[int, ...]:
         """Ranks of the world of which there is no evidence at all."""

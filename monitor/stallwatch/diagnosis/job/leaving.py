@@ -208,7 +208,7 @@ def unseen_since(case: Case, gone: Collection[int]) -> list[int]:
 
 def _first_look_of_end(case: Case, rank: int) -> int:
     looks = case.evidence[rank].processes if rank in case.evidence else ()
-    return min((look.look for look in looks if look.state in ENDED or _is_told(look)), default=1)
+    return min((look.look for look in looks if look.state in ENDED or is_told(look)), default=1)
 
 
 def _last_look(case: Case, rank: int) -> int:
@@ -234,7 +234,7 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
         return None
     if any(end.out_of_memory for end in known):
         return None
-    told = {rank: end for rank, end in ends.items() if end is not None and _is_told(end)}
+    told = {rank: end for rank, end in ends.items() if end is not None and is_told(end)}
     signals = {signal_of(end) for end in told.values()}
     if signals & _OWN_FAULTS or _raised(case, ends, signals):
         return None
@@ -250,7 +250,8 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     return f"{ranks} ended by {names}{' within a second' if together else ''}"
 
 
-def _is_told(end: ProcessLook) -> bool:
+def is_told(end: ProcessLook) -> bool:
+    """Whether a look says how its process ended."""
     return end.exit_signal is not None or end.exit_code is not None
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import code_origin, hands_over, source_text
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import Group, family
+from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.job.untold import may_hide_transfers
 from stallwatch.diagnosis.recorder.signature import names_transfer
@@ -213,12 +213,7 @@ def _supposed(case: Case, group: Group) -> tuple[list[int], list[int]]:
 
     Where as many sisters lack a second member as there are ranks left, or more, they do not share the world out among
     them: they overlap, as the pairs of a ring do, and nobody is supposed."""
-    kind = family(group.description)
-    sisters = [
-        other
-        for other in case.groups
-        if other.index != group.index and family(other.description) == kind and other.backend == group.backend
-    ]
+    sisters = case.sisters(group.index)
     taken = {rank for other in sisters for rank in other.ranks}
     others = [rank for rank in case.world if rank not in group.ranks]
     left = [rank for rank in others if rank not in taken]
