@@ -98,7 +98,8 @@ def put_in_place(module: ModuleType, changed: Mutant) -> bool:
     """Give the module's functions the mutant's code, or its names their values; False where that cannot be done."""
     file = str(module.__file__)
     code = compile(changed.tree, file, "exec")
-    functions = [one for one in gc.get_objects() if isinstance(one, FunctionType) and one.__code__.co_filename == file]
+    # By `type`: `isinstance` asks an object for its class, which some answer by a warning (torch's `reduce_op`).
+    functions = [one for one in gc.get_objects() if type(one) is FunctionType and one.__code__.co_filename == file]
     if changed.kind == "function":
         return _give_code(functions, code, compile(Path(file).read_bytes(), file, "exec"))
     if changed.kind == "class":
@@ -108,7 +109,7 @@ def put_in_place(module: ModuleType, changed: Mutant) -> bool:
     exec(code, fresh.__dict__)
     if changed.kind == "module":
         return _give_names(module, fresh)
-    made = [one for one in gc.get_objects() if isinstance(one, FunctionType) and one.__globals__ is fresh.__dict__]
+    made = [one for one in gc.get_objects() if type(one) is FunctionType and one.__globals__ is fresh.__dict__]
     named = {_name_of(one.__code__): one for one in made}
     for function in functions:
         if new := named.get(_name_of(function.__code__)):
