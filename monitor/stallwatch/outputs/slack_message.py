@@ -10,7 +10,7 @@ from typing import Any
 
 from stallwatch.bundle.stack_tree import render
 from stallwatch.clock import iso
-from stallwatch.diagnosis.report.steps_by_cause import says_what_differs
+from stallwatch.diagnosis.report.step_context import says_what_differs
 from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.incidents.life_cycle import JOB_ENDED
 from stallwatch.model.gpu import Gpu

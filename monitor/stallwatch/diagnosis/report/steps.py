@@ -9,9 +9,8 @@ from typing import Protocol
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.logs.remedies_by_text import Words
+from stallwatch.diagnosis.report.step_context import UNKNOWN_PID, StepContext, step_context
 from stallwatch.diagnosis.report.steps_by_cause import (
-    UNKNOWN_PID,
-    StepContext,
     comm_stuck,
     exhausted,
     exited,
@@ -24,7 +23,6 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     raised,
     ran_past,
     slow,
-    step_context,
     stopped,
 )
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps

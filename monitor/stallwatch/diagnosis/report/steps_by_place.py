@@ -1,7 +1,7 @@
 """Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.report.steps_by_cause import StepContext, StepPlace
+from stallwatch.diagnosis.report.step_context import StepContext, StepPlace
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import Step, of_the_living, restart, starts_job
 from stallwatch.model.verdict import Frame, Where
