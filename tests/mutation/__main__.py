@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.mutation import in_place
+from tests.mutation import in_place, left_behind
 from tests.mutation.mutants import Mutant, mutant, places
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ class Run:
                 if is_killed(module, changed):
                     killed += 1
                 else:
-                    print(f"{module}:{changed.line}: survives: {changed.what}", flush=True)
+                    print(f"{module}:{changed.line}:{changed.column}: survives: {changed.what}", flush=True)
             print(f"{module}: {killed} of {tried} killed", flush=True)
             self.tried += tried
             self.survivors += tried - killed
@@ -82,10 +82,11 @@ def fails_in_a_copy(copied: Path, module: Path, source: str, tests: Sequence[str
     except subprocess.TimeoutExpired:
         return True
     finally:
+        left_behind.end_children()
         (copied / module).write_bytes(before)
 
 
-def _in_place(run: Run, copied: Path, options: argparse.Namespace) -> None:
+def _in_place(run: Run, copied: Path, options: argparse.Namespace) -> int:
     modules, noted = options.modules, options.noted
 
     def tried(items: Sequence[pytest.Item]) -> None:
@@ -108,9 +109,8 @@ def _in_place(run: Run, copied: Path, options: argparse.Namespace) -> None:
 
         run.all(is_killed)
 
-    pytest.main(
-        ["-p", "no:cacheprovider", "--no-header", "-qq", *options.tests.split(",")], plugins=[in_place.Session(tried)]
-    )
+    command = ["-p", "no:cacheprovider", "--no-header", "-qq", *options.tests.split(",")]
+    return pytest.main(command, plugins=[in_place.Session(tried)])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -129,11 +129,12 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     run = Run(options.modules, options.sample, options.seed, options.seconds)
     tests = options.tests.split(",")
-    with tempfile.TemporaryDirectory(prefix="sw-mutation-") as folder:
+    with tempfile.TemporaryDirectory(prefix="sw-mutation-") as folder, left_behind.nothing():
         copied = Path(folder)
         _copy_of_the_tree(copied)
         if not options.whole:
-            _in_place(run, copied, options)
+            if code := _in_place(run, copied, options):
+                return code
         else:
             first = options.modules[0]
             if fails_in_a_copy(copied, first, (ROOT / first).read_text(encoding="utf-8"), tests):

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,12 @@ import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.mutation.left_behind import end_children, end_with
 from tests.mutation.mutants import Mutant
 
-_SPARE_SECONDS = 10.0
-"""A test that takes so much longer with a mutant than five times what it took without: it hangs."""
+_SPARE_SECONDS = {signal.ITIMER_REAL: 10.0, signal.ITIMER_PROF: 3.0}
+"""A test that takes so much longer with a mutant than five times what it took without hangs. What turns in a loop is
+found by its processor time, however busy the machine is."""
 _MOST_MEMORY_BYTES = 6 << 30
 
 
@@ -38,6 +41,8 @@ class Touched(NamedTuple):
     seconds: dict[str, float]
     failed: list[str]
     """They fail without a mutant and say nothing."""
+    kills: dict[str, int]
+    """How many mutants each has killed so far."""
 
 
 def touched_by(items: Sequence[pytest.Item], files: Sequence[str]) -> Touched:
@@ -55,9 +60,9 @@ def touched_by(items: Sequence[pytest.Item], files: Sequence[str]) -> Touched:
             seconds[item.nodeid] = time.monotonic() - began
         measured.stop()
         data = measured.get_data()
-        return Touched({file: dict(data.contexts_by_lineno(file)) for file in files}, seconds, failed)
+        return Touched({file: dict(data.contexts_by_lineno(file)) for file in files}, seconds, failed, {})
 
-    said = _in_a_fork(run)
+    said = in_a_fork(run)
     assert said, "the tests ended their process"
     return msgspec.json.decode(said, type=Touched)
 
@@ -66,13 +71,14 @@ def tests_for(
     changed: Mutant, file: str, touched: Touched, items: Sequence[pytest.Item], most_seconds: float
 ) -> list[pytest.Item]:
     """The tests that come to its lines (of what an import runs: to the module), those of the module's own file
-    before the others, the quickest first, as many as take `most_seconds` in all."""
+    before the others, the quickest and those that have killed first, as many as take `most_seconds` in all."""
     lines = touched.by_line[file]
     wanted = range(changed.line, changed.last_line + 1) if changed.kind == "function" else lines
     found = {test for line in wanted for test in lines.get(line, ())}.difference(touched.failed)
     own = f"test_{Path(file).name}"
     coming = [item for item in items if item.nodeid in found]
-    coming.sort(key=lambda item: (item.path.name != own, touched.seconds[item.nodeid]))
+    cost = {item: touched.seconds[item.nodeid] / (1 + touched.kills.get(item.nodeid, 0)) for item in coming}
+    coming.sort(key=lambda item: (item.path.name != own, cost[item]))
     spent = accumulate(touched.seconds[item.nodeid] for item in coming)
     return [item for item, seconds in zip(coming, spent, strict=True) if seconds <= most_seconds]
 
@@ -80,18 +86,24 @@ def tests_for(
 def is_killed(module: ModuleType, changed: Mutant, tests: Sequence[pytest.Item], touched: Touched) -> bool | None:
     """Whether one of the tests fails with the mutant in place; None where it cannot be put there."""
 
-    def run() -> bool | None:
+    def run() -> str | None:
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
         if not put_in_place(module, changed):
             return None
         for test in tests:
-            signal.setitimer(signal.ITIMER_REAL, 5 * touched.seconds[test.nodeid] + _SPARE_SECONDS)
+            for timer, spare in _SPARE_SECONDS.items():
+                signal.setitimer(timer, 5 * touched.seconds[test.nodeid] + spare)
             if not _passes(test):
-                return True
-        return False
+                return test.nodeid
+        return ""
 
     # A fork that says nothing was ended: by its alarm, by a signal, by a lack of memory.
-    return msgspec.json.decode(said, type=bool | None) if (said := _in_a_fork(run)) else True
+    if not (said := in_a_fork(run)):
+        return True
+    killer = msgspec.json.decode(said, type=str | None)
+    if killer:
+        touched.kills[killer] = 1 + touched.kills.get(killer, 0)
+    return None if killer is None else bool(killer)
 
 
 def put_in_place(module: ModuleType, changed: Mutant) -> bool:
@@ -157,23 +169,28 @@ def _passes(item: pytest.Item) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
-def _in_a_fork(run: Callable[[], object]) -> bytes:
-    reader, writer = os.pipe()
-    if not (pid := os.fork()):
-        os.close(reader)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
+def in_a_fork(run: Callable[[], object]) -> bytes:
+    """What `run` returns in a fork of this process, as JSON; nothing where the fork was ended. Nothing that it started
+    outlives it."""
+    parent = os.getpid()
+    # A file: the other end of a pipe would be open for as long as a process that a test has left.
+    with tempfile.TemporaryFile() as answer:
         try:
-            with os.fdopen(writer, "wb") as answer:
-                answer.write(msgspec.json.encode(run()))
+            if not (pid := os.fork()):
+                end_with(parent)
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, 1)
+                os.dup2(nothing, 2)
+                try:
+                    answer.write(msgspec.json.encode(run()))
+                    answer.flush()
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+            answer.seek(0)
+            return answer.read()
         finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        said = answer.read()
-    os.waitpid(pid, 0)
-    return said
+            end_children()
 
 
 class Session:

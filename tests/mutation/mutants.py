@@ -26,6 +26,8 @@ class Mutant(NamedTuple):
     line: int
     last_line: int
     """Of what was changed: of a condition its own lines, not those that follow from it."""
+    column: int
+    """Where it begins in its line, from 1."""
     what: str
     kind: Kind
     """Where it stands: in a function, among its defaults, at a module's level, or in a class beside its methods."""
@@ -53,8 +55,9 @@ def mutant(source: str, number: int, variant: int) -> Mutant:
     kind = next(kind for found, kind in _kinds(tree, "module") if found is node)
     asked = node.test if isinstance(node, (ast.If, ast.IfExp, ast.While)) else node
     line, last_line = getattr(asked, "lineno", 0), getattr(asked, "end_lineno", 0)
+    column = getattr(asked, "col_offset", 0) + 1
     what = _mutate(node, variant)
-    return Mutant(line, last_line, what, kind, ast.fix_missing_locations(tree))
+    return Mutant(line, last_line, column, what, kind, ast.fix_missing_locations(tree))
 
 
 def _kinds(node: ast.AST, kind: Kind) -> Iterator[tuple[ast.AST, Kind]]:

@@ -1,6 +1,9 @@
 """What tests/mutation changes: one thing each time, and never nothing."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -8,6 +11,8 @@ import pytest
 
 from tests.mutation.in_place import put_in_place
 from tests.mutation.mutants import mutant, places
+
+ROOT = Path(__file__).parents[2]
 
 SOURCE = """
 def is_late(now, since, limit):
@@ -25,6 +30,7 @@ def test_every_mutant_is_another_program_of_one_change() -> None:
     whats = {one.what for one in found}
     assert {"since is None → since is not None", "now - since → now + since", "0 → 1"} <= whats
     assert "condition since is None is True" in whats
+    assert {(one.line, one.column) for one in found if one.what == "0 → 1"} == {(5, 45)}
 
 
 def test_a_program_with_nothing_to_change_has_no_mutant() -> None:
@@ -71,3 +77,43 @@ def test_a_mutant_takes_the_place_of_what_others_have_imported(
     assert (is_more(4), is_more(3), counter.next(4)) == after
     assert is_more(2.5, 2.2) is False
     assert (is_more.__defaults__ == (3,)) is (what == "2 → 3")
+
+
+LEAVES = """
+import subprocess, sys, time
+from tests.mutation.in_place import in_a_fork
+from tests.mutation.left_behind import nothing
+
+def leaves():
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+def is_ended():
+    left = leaves()
+    with open(sys.argv[1], "w") as told:
+        told.write(f"{left}\\n")
+    time.sleep(600)
+
+with nothing():
+    first = in_a_fork(leaves).decode()
+    print(first, flush=True)
+    in_a_fork(is_ended)
+"""
+
+
+def test_what_a_test_started_ends_with_it_and_with_the_command_that_is_ended(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    command = [sys.executable, "-c", LEAVES, str(told)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as tool:
+        assert tool.stdout
+        after_its_test = int(tool.stdout.readline())
+        under_way = int(told.read_text(encoding="ascii"))
+        assert not is_there(after_its_test)
+        assert is_there(under_way)
+        tool.terminate()
+        tool.wait(timeout=60)
+        assert not is_there(under_way)
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
