@@ -11,6 +11,7 @@ usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 64; }
 case $1 in -*) usage ;; esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
-"${PYTHON:-python3}" -m pip wheel --disable-pip-version-check --wheel-dir "$1" "$here/..[daemon,archive]"
+# redis asks for async-timeout before Python 3.11.3, which nodes may have (Debian 12) and this machine not.
+"${PYTHON:-python3}" -m pip wheel --disable-pip-version-check --wheel-dir "$1" "$here/..[daemon,archive]" async-timeout
 ( cd "$1" && sha256sum -- *.whl >SHA256SUMS )
 printf '%s wheels in %s; SHA256SUMS beside them\n' "$(find "$1" -name '*.whl' | wc -l)" "$1"
