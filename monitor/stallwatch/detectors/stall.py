@@ -44,18 +44,20 @@ class StallDetector:
         suspicions, findings = [], []
         for job, ranks in seen.jobs():
             before = next((s for s in state.suspicions if s.job == job), None)
-            standing, whole = self._standing(ranks, seen.at_ns, suspected=before is not None)
+            standing, whole = self._standing(ranks, seen.at_ns, before)
             if not standing:
                 continue
-            suspicion = before or Suspicion(job, seen.at_ns)
+            suspicion = before or Suspicion(job, seen.at_ns, whole)
             suspicions.append(suspicion)
             findings.append(self._finding(job, standing, suspicion, whole, seen.at_ns))
         return StallState(tuple(suspicions)), tuple(findings)
 
     def _standing(
-        self, ranks: tuple[RankHistory, ...], at_ns: int, *, suspected: bool
+        self, ranks: tuple[RankHistory, ...], at_ns: int, before: Suspicion | None
     ) -> tuple[tuple[_Standing, ...], bool]:
-        """Return the ranks that stand still beyond their limits, and whether they are all that we can judge."""
+        """Return the ranks that stand still beyond their limits, and whether they are all that we can judge. `before`:
+        the suspicion that there is already."""
+        suspected = before is not None
         # That we cannot see a rank for a moment is no word of it: what was suspected stays so.
         watched = [rank for rank in ranks if rank.alive and (rank.readable or suspected) and rank.has_words]
         if not any(rank.begun for rank in watched):
@@ -63,6 +65,8 @@ class StallDetector:
         if not suspected and any(rank.heartbeat and rank.heartbeat.dump_started_ns is not None for rank in watched):
             return (), False  # a dump holds the GIL for up to seconds: our own doing is no symptom
         limits = job_limits(watched, self._stall)
+        if before is not None and before.whole:
+            limits = [self._while_suspected(*one, before) for one in zip(watched, limits, strict=True)]
         pairs = zip(watched, limits, strict=True)
         standing = tuple(one for rank, limit in pairs if (one := _standing_still(rank, limit, at_ns)))
         if len(standing) == len(watched):
@@ -71,6 +75,13 @@ class StallDetector:
             return standing, True  # what else counts there may be a second thread's, or a loop's that leads nowhere
         behind = tuple(s for s in standing if s.age_seconds >= self._stall.left_behind_seconds and s.rank.begun)
         return behind, False
+
+    def _while_suspected(self, rank: RankHistory, limit: Limit, before: Suspicion) -> Limit:
+        """Only motion ends a suspicion. The limit of the moment is another where a rank can be read again, or a pause
+        was learned: at load a suspicion was dropped by that, with what had been seen, and the job still stood."""
+        if rank.phase or rank.progress_since_ns > before.since_ns or limit.seconds <= self._stall.floor_seconds:
+            return limit
+        return Limit(self._stall.floor_seconds, f"the floor, for it is suspected; {limit.reason}", limit.learned)
 
     def _finding(
         self, job: JobKey, standing: tuple[_Standing, ...], suspicion: Suspicion, whole: bool, at_ns: int

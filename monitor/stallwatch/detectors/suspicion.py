@@ -12,6 +12,7 @@ class Suspicion(msgspec.Struct, frozen=True):
 
     job: JobKey
     since_ns: int
+    whole: bool = False  # of all of its ranks that could be seen then
 
 
 def due_of(suspicion: Suspicion, second_look_seconds: float) -> int:

@@ -83,6 +83,21 @@ def test_what_is_suspected_lasts_while_its_ranks_cannot_be_read_and_is_confirmed
         assert (finding.stage, finding.ranks, state) == (stage, (0, 1), suspected)
 
 
+def test_a_suspicion_lasts_while_nobody_moves_whatever_becomes_of_limits() -> None:
+    """At load, ranks' own limits differ, and the job's is that of most of those that can be read; one that could not be
+    read at the tick of the suspicion had it look away three seconds later, and what was seen was thrown away."""
+    slow = learn(Times(), (2 * SECOND_NS,) * 8)  # a limit of 8 s
+    quick, late = [rank(0, 6), rank(1, 6)], [msgspec.structs.replace(rank(n, 6), step_times=slow) for n in (2, 3)]
+    assert not step(*quick, *late)[1], "its limit is that of most"
+    suspected, (finding,) = step(*quick, late[0], msgspec.structs.replace(late[1], readable=False))
+    assert finding.ranks == (0, 1, 2)
+    for later, stage in ((1.0, "suspect"), (STALL.second_look_seconds, "confirmed")):
+        state, (finding,) = step(*quick, *late, state=suspected, now=NOW + later)
+        assert (finding.stage, finding.ranks, state) == (stage, (0, 1, 2, 3), suspected)
+    moved = msgspec.structs.replace(rank(3, -0.5), step_times=slow)
+    assert not step(*quick, late[0], moved, state=suspected, now=NOW + 1)[1]
+
+
 def test_a_job_at_its_start_and_a_detector_that_is_turned_off_find_nothing() -> None:
     assert not step(rank(0, 90, step=0, groups=(GroupCounter("gloo", 0, 4, 4),)))[1]
     detector = StallDetector(msgspec.structs.replace(STALL, enabled=False))
