@@ -1,18 +1,19 @@
 """Ways to end a job, while it trains and while it stands: who is told, and what is kept.
 
-    python -m tests.controls.endings [--way ranks_killed] [--before trains|sleeps|stands] [--runs 3] [--at-once 3]
-                                     [--lane 0/4] [--seconds 480] [--lines FILE] [--list]
+    python -m tests.controls.endings [--way ranks_killed] [--before trains|sleeps|stands] [--no-hook] [--runs 3]
+                                     [--at-once 3] [--lane 0/4] [--seconds 480] [--lines FILE] [--keep FOLDER] [--list]
 
 Jobs of torchrun (two in a person's terminal) under one daemon in its default configuration. Before it is ended a job
-`trains`, `sleeps` (a hang with patience: nobody is told yet) or `stands` (a hang of which people were told). Of an end
-from outside nobody may be told, whatever went before; what was seen of a standstill is kept and listed, its incident is
-`ended`. Of one rank that is killed, and of the launcher's clean-up after it, people are told. Many lanes side by side:
-tests/bench/lanes.py. Exit code 0 when all was so.
+`trains`, `sleeps` (a hang with patience: nobody is told yet) or `stands` (a hang of which people were told); without a
+hook it is seen to work for longer first. Of an end from outside nobody may be told, whatever went before; what was seen
+of a standstill is kept and listed, its incident is `ended`. Of one rank that is killed, and of the launcher's clean-up
+after it, people are told. Many lanes side by side: tests/bench/lanes.py. Exit code 0 when all was so.
 """
 
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -40,7 +41,7 @@ PROGRAM = Path(__file__).with_name("ended.py")
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 BEFORE = ("trains", "sleeps", "stands")
-STEPS_SECONDS = 8.0  # its rhythm is known
+SEEN_SECONDS = 20.0  # after its first step: without a hook, how long it is seen to work
 READY_SECONDS = 240.0
 GONE_SECONDS = 45.0  # torchrun gives its ranks half a minute
 AFTERMATH_SECONDS = 25.0
@@ -135,6 +136,7 @@ class Runner:
         self._daemon = daemon
         self._folder = folder
         self.stop = threading.Event()
+        self._stepping_since: dict[str, float] = {}
 
     def run(self, ending: Ending) -> Ending:
         """Start it, wait until it is as it should be, end it, and see what is said."""
@@ -169,8 +171,11 @@ class Runner:
             "STALLWATCH_JOB": ending.job,
             # A store that outlives its ranks hands gloo the addresses of the life before.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "CONTROL_MARK": str(self._mark(ending)),
             **({"ENDED_IGNORES": way.ignores} if way.ignores else {}),
         }
+        self._mark(ending).touch()
+        os.utime(self._mark(ending), (0, 0))
         kind = InTerminal if way.in_terminal else Torchrun
         options = ["--standalone", f"--nproc-per-node={RANKS}", *way.options]
         return kind([str(PROGRAM), ending.before], environment, self._folder / f"{ending.job}.log", options)
@@ -179,11 +184,22 @@ class Runner:
         if ending.before == "trains":
             with contextlib.suppress(DaemonUnreachable):
                 mine = [rank for rank in self._daemon.client.ranks().ranks if rank.training_job == ending.job]
+                if os.environ.get("CONTROL_HOOK") == "off":
+                    return len(mine) == RANKS and self._has_stepped_for(ending, SEEN_SECONDS)
                 return len(mine) == RANKS and min(rank.step or 0 for rank in mine) > 150
             return False
         decided = [one for one in self._incidents(ending) if one.verdicts and one.verdicts[0].culprits]
         told = ending.before == "stands" and not WAYS[ending.way].in_terminal  # who sits before it is not told
         return any((one.severity != "none") == told for one in decided)
+
+    def _mark(self, ending: Ending) -> Path:
+        """A file that its ranks touch at each step."""
+        return self._folder / f"{ending.job}.mark"
+
+    def _has_stepped_for(self, ending: Ending, seconds: float) -> bool:
+        if self._mark(ending).stat().st_mtime == 0:
+            return False
+        return time.monotonic() - self._stepping_since.setdefault(ending.job, time.monotonic()) > seconds
 
     def _incidents(self, ending: Ending) -> list[IncidentDocument]:
         self._daemon.check()
@@ -239,6 +255,8 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{name:26} {way.what}" for name, way in WAYS.items()))
         return 0
+    if options.no_hook:
+        os.environ["CONTROL_HOOK"] = "off"
     endings = [
         Ending(way, before, run)
         for run in range(options.runs)
@@ -265,6 +283,8 @@ def main() -> int:
                         lines.add(name_, right=not one.wrong, said=one.line, seconds_to_verdict=None, detail=one)
         finally:
             daemon.stop()
+            if options.keep:
+                shutil.copytree(Path(name) / "state/incidents", options.keep, dirs_exist_ok=True)
     right = sum(not one.wrong and not one.was_cut for one in wanted)
     print(f"right in {right} of {len(wanted)} runs; load {os.getloadavg()[0]:.1f}")
     return 0 if right == len(wanted) else 1
@@ -276,6 +296,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--before", action="append", default=[], choices=BEFORE)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--no-hook", action="store_true", help="ranks do not attach")
+    parser.add_argument("--keep", type=Path, help="folder for the bundles of what was looked at")
     parser.add_argument("--list", action="store_true")
     lanes.add_options(parser)
     return parser.parse_args()
