@@ -93,7 +93,7 @@ def is_shown(graph: Graph, cycle: Cycle) -> bool:
     }
     part = {*nodes, *(number[point] for point in inside)}
     left = _within(_successors(graph, sorted(graph.blockers)), part)
-    return any(len(component) > 1 for component in _components(left))
+    return bool(_circles(_components(left)))
 
 
 def in_every_circle(graph: Graph, cycle: Cycle) -> tuple[int, ...]:
@@ -105,15 +105,15 @@ def in_every_circle(graph: Graph, cycle: Cycle) -> tuple[int, ...]:
     number = {point: (_POINT, index) for index, point in enumerate(sorted(graph.blockers))}
     part = {*cycle.nodes, *(number[point] for point in cycle.points)}
     successors = _within(_successors(graph, sorted(graph.blockers)), part)
-    perhaps = _ranks_of(_shortest_circle(cycle.nodes[0], successors))
+    perhaps = _ranks_of(_shortest_circle(min(cycle.nodes), successors))
     while perhaps:
         rank = min(perhaps)
         left = _within(successors, {node for node in part if node[0] != rank})
         components = _components(left)
-        knot = next((component for component in components if len(component) > 1), None)
-        if knot is None:
+        circles = _circles(components)
+        if not circles:
             return _on_all_ways(rank, perhaps, successors, [node for (node,) in reversed(components)])
-        perhaps = (perhaps - {rank}) & _ranks_of(_shortest_circle(knot[0], left))
+        perhaps = (perhaps - {rank}) & _ranks_of(_shortest_circle(min(min(circles)), left))
     return ()
 
 
@@ -128,12 +128,13 @@ def _on_all_ways(
     return who lies on every way from that rank back to it: no way leads past its place in the order. (Rank by rank,
     without each in turn, a ring of a thousand took seconds.)"""
     place = {node: at for at, node in enumerate(order)}
-    passed = [0] * (len(order) + 1)
+    passed: Counter[int] = Counter()  # how many ways more lead past a place than past the one before
     for node, targets in successors.items():
         for target in targets:
             passed[place.get(node, -1) + 1] += 1
             passed[place.get(target, len(order))] -= 1
-    on_all = {node[0] for node, ways in zip(order, accumulate(passed), strict=False) if not ways}
+    ways = accumulate(passed[at] for at in range(len(order)))
+    on_all = {node[0] for node, past in zip(order, ways, strict=True) if not past}
     several = Counter(node[0] for node in order)  # lanes: together they may be on every way
     for other in perhaps - on_all - {rank}:
         if several[other] > 1 and not _has_circle(successors, other):
@@ -143,14 +144,14 @@ def _on_all_ways(
 
 def _has_circle(successors: Mapping[WaitNode, tuple[WaitNode, ...]], without: int) -> bool:
     left = _within(successors, {node for node in successors if node[0] != without})
-    return any(len(component) > 1 for component in _components(left))
+    return bool(_circles(_components(left)))
 
 
 def _shortest_circle(start: WaitNode, successors: Mapping[WaitNode, tuple[WaitNode, ...]]) -> list[WaitNode]:
-    """Through a node of a cycle: what is in every circle is in this one."""
+    """Through a node that is in one: what is in every circle is in this one."""
     came_from: dict[WaitNode, WaitNode] = {}
     front = [start]
-    while front and start not in came_from:
+    while start not in came_from:
         after = []
         for node in front:
             for target in successors[node]:
@@ -206,6 +207,10 @@ def _strengths(edges: Iterable[tuple[Blocker, ...]], peers: Iterable[int]) -> di
         for blocker in blockers:
             strength[blocker.rank] = min(blocker.strength, strength.get(blocker.rank, blocker.strength))
     return strength
+
+
+def _circles(components: Iterable[list[WaitNode]]) -> list[list[WaitNode]]:
+    return [component for component in components if len(component) > 1]
 
 
 def _components(successors: Mapping[WaitNode, tuple[WaitNode, ...]]) -> list[list[WaitNode]]:
@@ -280,8 +285,6 @@ def resolves(graph: Graph, culprits: Iterable[int]) -> bool:
     moved: set[_RankLane] = set()
     while opened:
         for node in standing.get(opened.pop(), ()):
-            if node in moved:
-                continue
             moved.add(node)
             for point in awaited_at.get(node, ()):
                 lacking[point].discard(node)
@@ -339,13 +342,12 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
 
 def _in_one_call(case: Case, rank: int, other: int) -> bool:
     """Both stand in the first collective of one group, which no recorder holds: neither waits for the other."""
-    calls = case.activity(rank).call, case.activity(other).call
-    if case.activity(rank).call.is_transfer or calls[0].collective != calls[1].collective:
+    own, others = case.activity(rank), case.activity(other)
+    if own.call.is_transfer or own.call.collective != others.call.collective:
         return False
-    if None not in (calls[0].members, calls[1].members):
-        return calls[0].members == calls[1].members
-    frames = case.activity(rank).place.frame, case.activity(other).place.frame
-    return frames[0] is not None and frames[0] == frames[1]
+    if None not in (own.call.members, others.call.members):
+        return own.call.members == others.call.members
+    return own.place.frame is not None and own.place.frame == others.place.frame
 
 
 def _may_stand_in_transfer(case: Case, rank: int) -> bool:

@@ -4,6 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.activity import read_activity
+from stallwatch.diagnosis.analysis import analyze_job
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, RankEvidence
 from stallwatch.model.hook_report import HookReport, NamedCall
 from tests.builders.job import IN_RECV, SLEEPS, Rank, evidence, loop, world
@@ -66,3 +70,27 @@ def test_of_one_that_stands_at_the_store_nobody_knows_whom_it_waits_for_where_no
     receive = [_receives(0, 1), _receives(2, 0), _receives(3, 0)]
     assert _judged(*receive, _stands(1, IN_STORE)) == ("undecided", [])
     assert _judged(*receive, _stands(1, SLEEPS)) == ("not_entered", [1])
+
+
+def _absent(*ranks: RankEvidence) -> tuple[int, ...]:
+    activities = {rank.rank: read_activity(rank) for rank in ranks}
+    case = Case([reduce_rank(rank) for rank in ranks], activities, 4, (), {rank.rank: rank for rank in ranks}, 2)
+    return analyze_job(case).absent
+
+
+IN_NATIVE = (CodeFrame("exchange", "/srv/job/ring.py", 4), SLEEPS[-1])
+
+
+def test_where_no_recorder_shows_a_wait_one_in_a_native_call_may_itself_be_waiting() -> None:
+    """gloo's Work.wait has no frame: by its hook rank 0 waits for rank 1, and for whom that one waits nobody says."""
+    native = replace(_stands(1, IN_NATIVE), processes=_waits(1).processes)
+    others = [_stands(rank, IN_RECV) for rank in (2, 3)]
+    assert _absent(_receives(0, 1), native, *others) == ()
+    assert _absent(_receives(0, 1), replace(native, recorders=()), *others) == ()
+    assert _absent(_receives(0, 1), _stands(1, SLEEPS), *others) == (1,)
+
+
+def test_all_others_wait_for_the_one_that_is_in_a_transfer_and_of_two_nobody_knows_which() -> None:
+    alone = [*(_waits(rank) for rank in (0, 1, 2)), _stands(3, IN_RECV)]
+    assert _absent(*alone) == (3,)
+    assert _absent(*alone[:2], _stands(2, IN_RECV), alone[3]) == ()

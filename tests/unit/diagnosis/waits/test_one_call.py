@@ -44,6 +44,7 @@ def _judged(own: Frames, others: Frames, members: tuple[Members, Members] = (Non
     ("others", "members"),
     [
         (inside(), (None, None)),  # at one line
+        (inside(), (None, WORLD)),
         (inside(line=50), (WORLD, WORLD)),  # at two, of one group
     ],
 )
@@ -59,6 +60,7 @@ def test_all_others_in_the_same_call_leave_one_who_has_not_come(
         (inside(), inside("all_gather"), (None, None)),  # another operation at that line
         (inside(), inside(line=50), (None, None)),  # another line, and nobody tells the groups
         (inside(), inside(line=50), (WORLD, None)),
+        (inside(), inside(line=50), (None, WORLD)),
         (inside(), inside(), (WORLD, (2, 3))),  # one line, which several groups come through
         (IN_RECV, inside(), (None, None)),
         (IN_RECV, IN_RECV, (None, None)),  # each may wait for a message of another

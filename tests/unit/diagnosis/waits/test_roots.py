@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength, Wait
-from stallwatch.diagnosis.waits.roots import find_roots, goes_on, in_every_circle, resolves
+from stallwatch.diagnosis.waits.roots import Cycle, find_roots, goes_on, in_every_circle, is_shown, resolves
 from stallwatch.model.summary import Pending
 
 
@@ -177,9 +177,50 @@ def _lanes(edges: dict[tuple[int, int], list[tuple[int, int]]]) -> Graph:
         ([(1, 0), (2, 0), (2, 1)], (0,)),
         ([(1, 0), (1, 1), (2, 0)], (0,)),
         ([(1, 0), (1, 1), (1, 2)], (0, 1)),
+        ([(70, 0), (70, 1)], (0, 70)),
     ],
 )
 def test_threads_of_one_rank_lie_on_every_way_together(ways: list[tuple[int, int]], shared: tuple[int, ...]) -> None:
     graph = _lanes({(0, 0): ways, **{way: [(0, 0)] for way in ways}})
     (cycle,) = find_roots(graph).cycles
     assert in_every_circle(graph, cycle) == shared
+
+
+def test_a_rank_that_waits_for_itself_is_the_smallest_circle_there_is() -> None:
+    assert _shared({0: _on(0)}) == [(0,)]
+    assert _shared({0: _on(0, 1), 1: _on(0)}) == [(0,)]
+    assert _shared({0: _on(1), 1: _on(0), 2: _on(2, 0)}) == [(0, 1)]
+    assert _shared({0: _on(0, 1), 1: _on(1, 0)}) == [()]
+    graph = _lanes({(0, 0): [(1, 0), (1, 1)], (1, 0): [(0, 0), (1, 0)], (1, 1): [(0, 0)]})
+    assert [in_every_circle(graph, cycle) for cycle in find_roots(graph).cycles] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("edges", "shown"),
+    [
+        ({0: _on(1), 1: _on(0)}, True),
+        ({0: _on(0)}, True),
+        ({0: [*_on(1), *_on(2, strength=Strength.SUPPOSED)], 1: _on(0)}, True),
+        ({0: _on(1, strength=Strength.SUPPOSED), 1: _on(0, strength=Strength.SUPPOSED)}, True),  # nobody else could
+        ({0: _on(1, 2, strength=Strength.SUPPOSED), 1: _on(0)}, False),  # rank 2 may be the one that sends
+        ({0: _on(1, strength=Strength.SUPPOSED), 1: _on(2)}, False),
+    ],
+)
+def test_a_circle_is_shown_where_nobody_outside_of_it_can_end_its_waits(
+    edges: dict[int, list[Blocker]], *, shown: bool
+) -> None:
+    graph = _graph(edges)
+    ranks = sorted(edges)
+    cycle = Cycle(tuple((rank, 0) for rank in ranks), tuple(Point(rank, 1) for rank in ranks))
+    assert is_shown(graph, cycle) is shown
+
+
+def test_a_rank_that_a_recorder_and_a_hook_show_to_be_awaited_is_one_end_of_waits() -> None:
+    graph = replace(_graph({0: _on(2)}), peers={1: 2})
+    assert find_roots(graph).absent == ((2, 0),)
+
+
+def test_of_a_rank_that_only_its_hook_shows_to_wait_each_thread_does() -> None:
+    assert find_roots(replace(_graph({}), peers={0: 1, 1: 0})).circles == ((0, 1),)
+    awaited = replace(_lanes({(0, 0): [(1, 2)]}), peers={1: 2})
+    assert find_roots(awaited).absent == ((2, 0),)
