@@ -1,6 +1,6 @@
 """Changes one thing at a time in modules of ours and runs the tests that should notice.
 
-    python -m tests.mutation --tests TESTS,TESTS [--sample N] [--seed N] [--seconds S] MODULE.py [MODULE.py …]
+    python -m tests.mutation --tests TESTS,TESTS [--lines N,N] [--sample N] [--seed N] [--seconds S] MODULE.py [MODULE.py …]
 
     python -m tests.mutation --tests tests/unit/diagnosis/waits monitor/stallwatch/diagnosis/waits/roots.py
 
@@ -35,8 +35,8 @@ _TEST_SECONDS = 240.0
 class Run:
     """The mutants of one command: which are chosen, until when, and what became of them."""
 
-    def __init__(self, modules: Sequence[Path], sample: int, seed: int, seconds: float) -> None:
-        self._modules, self._sample, self._seed = modules, sample, seed
+    def __init__(self, modules: Sequence[Path], lines: set[int], sample: int, seed: int, seconds: float) -> None:
+        self._modules, self._lines, self._sample, self._seed = modules, lines, sample, seed
         self._end = time.monotonic() + seconds
         self.tried = self.survivors = 0
 
@@ -60,7 +60,9 @@ class Run:
     def _chosen(self, source: str) -> Iterator[Mutant]:
         found = places(ast.parse(source))
         for place in random.Random(self._seed).sample(found, min(self._sample, len(found))):
-            yield mutant(source, *place)
+            changed = mutant(source, *place)
+            if not self._lines or changed.line in self._lines:
+                yield changed
 
 
 def _copy_of_the_tree(copied: Path) -> None:
@@ -117,6 +119,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--sample", type=int, default=1 << 30, help="of each module (all of them)")
+    parser.add_argument("--lines", help="of the module, by commas: only what is changed there")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1800.0, help="for all")
     parser.add_argument("--tests", required=True, help="files and folders, by commas")
@@ -127,7 +130,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--each", type=float, default=60.0, metavar="S", help="for the tests of one mutant")
     parser.add_argument("modules", nargs="+", metavar="MODULE.py", type=Path)
     options = parser.parse_args(argv)
-    run = Run(options.modules, options.sample, options.seed, options.seconds)
+    lines = {int(line) for line in options.lines.split(",")} if options.lines else set()
+    run = Run(options.modules, lines, options.sample, options.seed, options.seconds)
     tests = options.tests.split(",")
     with tempfile.TemporaryDirectory(prefix="sw-mutation-") as folder, left_behind.nothing():
         copied = Path(folder)
