@@ -1,6 +1,6 @@
 """Changes one thing at a time in modules of ours and runs the tests that should notice.
 
-    python -m tests.mutation --tests TESTS,TESTS [--lines N,N] [--sample N] [--seed N] [--seconds S] MODULE.py [MODULE.py …]
+    python -m tests.mutation --tests TESTS,TESTS [--lines N,N | --sample N] [--seed N] [--seconds S] MODULE.py […]
 
     python -m tests.mutation --tests tests/unit/diagnosis/waits monitor/stallwatch/diagnosis/waits/roots.py
 
