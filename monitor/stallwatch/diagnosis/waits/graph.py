@@ -4,7 +4,7 @@ A node waits at its frontier: the first operation of a lane that has not complet
 a wait of its own, and being enqueued is not being inside.
 """
 
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 import msgspec
@@ -23,10 +23,10 @@ _LANES = 16  # threads of one process that are asked for their waits
 class Strength(IntEnum):
     """How sure it is that the blocker has not entered, surest first."""
 
-    RECORDED = 0  # its recorder has no such operation
-    HOST = 1  # no recorder, but its process is seen elsewhere, stopped or gone
-    QUEUED = 2  # enqueued behind another operation that has not completed
-    SUPPOSED = 3  # consistent with all that is known, not shown
+    RECORDED = auto()  # its recorder has no such operation
+    HOST = auto()  # no recorder, but its process is seen elsewhere, stopped or gone
+    QUEUED = auto()  # enqueued behind another operation that has not completed
+    SUPPOSED = auto()  # consistent with all that is known, not shown
 
 
 class Point(NamedTuple):

@@ -1,7 +1,10 @@
 """Who waits for whom, point by point: what is shown, what is supposed, and of whom nothing is known."""
 
+import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity import read_activity
@@ -80,6 +83,45 @@ def test_the_only_rank_that_is_left_may_be_the_member_that_lacks() -> None:
     assert of_unknown_members(0, 1, others=(away,), world_size=4) == [()], "a fourth, of which nothing is known"
     fourth = Rank(3, (Call(Group("8", "own", (3,), 8)),), frames=SLEEPS, members_known=False)
     assert of_unknown_members(0, 1, others=(away, fourth), world_size=4) == [()], "either of two"
+
+
+def test_who_else_than_the_one_that_is_seen_away_could_be_the_other_of_two() -> None:
+    away = Rank(1, dumped=False, frames=SLEEPS)
+    assert of_unknown_members(0, others=(away,), world_size=2) == [(Blocker(1, 0, Strength.HOST),)]
+    assert of_unknown_members(0, others=(away, replaced(away, 2)), world_size=3) == [()], "either of two"
+    assert of_unknown_members(0, others=(replaced(away, 1, frames=IN_REDUCE),), world_size=2) == [()]
+
+
+def replaced(rank: Rank, number: int, **fields: Any) -> Rank:
+    return dataclasses.replace(rank, rank=number, **fields)
+
+
+@pytest.mark.parametrize(
+    ("of_rank_3", "backend", "strength"),
+    [
+        ({"state": "T"}, "nccl", Strength.HOST),
+        ({"exit_code": 1, "state": "Z"}, "nccl", Strength.HOST),
+        ({"frames": SLEEPS}, "nccl", Strength.HOST),
+        ({"frames": IN_RECV}, "gloo", Strength.HOST),  # gloo's collectives are in a recorder, its transfers in none
+        ({"frames": IN_RECV}, "nccl", None),
+        ({}, "nccl", None),
+    ],
+)
+def test_of_a_member_without_a_dump_its_process_and_stack_tell_whether_it_has_come(
+    of_rank_3: dict[str, Any], backend: str, strength: Strength | None
+) -> None:
+    waiting = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS), frames=IN_REDUCE, backend=backend) for rank in (0, 1, 2)]
+    graph = graph_of(*waiting, Rank(3, dumped=False, **of_rank_3))
+    assert blockers(graph) == [() if strength is None else (Blocker(3, 0, strength),)]
+    assert list(graph.unknown.values()) == [(3,) if strength is None else ()]
+
+
+def test_a_member_whose_dump_is_behind_what_others_show_to_have_ended_may_have_come_since() -> None:
+    """A collective of all has ended that it lacks."""
+    calls = (*STEPS, STEPS[0], STEPS[1])
+    waiting = [Rank(rank, calls, len(STEPS) + 1, frames=IN_REDUCE) for rank in (0, 1, 2)]
+    graph = graph_of(*waiting, Rank(3, STEPS, frames=SLEEPS))
+    assert (blockers(graph), list(graph.unknown.values())) == ([()], [(3,)])
 
 
 def test_a_transfer_knows_nothing_of_a_peer_without_a_dump_and_waits_for_none_that_is_inside() -> None:

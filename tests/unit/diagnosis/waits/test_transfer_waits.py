@@ -68,3 +68,22 @@ def test_of_rings_that_have_lost_their_beginning_a_batch_s_other_end_may_be_done
     away = Rank(1, (*STEPS, ends(0, "send")), frames=SLEEPS).evidence()
     rest = [Rank(rank, STEPS, frames=SLEEPS).evidence() for rank in (2, 3)]
     assert _awaits(_graph(cut(waits), cut(away), *rest), 0) == (Blocker(1, 0, strength),)
+
+
+@pytest.mark.parametrize("batch", [(("send", 1), ("recv", 1)), (("recv", 1), ("send", 1))])
+def test_of_a_batch_that_waits_twice_for_a_peer_the_surer_wait_is_told(batch: tuple[tuple[str, int], ...]) -> None:
+    """Its send stands behind a collective, its receive is nowhere."""
+    waits = _calls(0, transfer(W4, *batch, batched=True))
+    behind = _calls(1, REDUCES, transfer(W4, ("send", 0)))
+    rest = [_calls(rank, REDUCES) for rank in (2, 3)]
+    assert _awaits(_graph(waits, behind, *rest), 0) == (Blocker(1, 0, Strength.RECORDED),)
+
+
+def test_a_send_behind_another_of_the_same_two_waits_there() -> None:
+    """The first has come, and the sender stands in it all the same."""
+    receives, sends = transfer(W4, ("recv", 1)), transfer(W4, ("send", 0))
+    rest = [_calls(rank) for rank in (2, 3)]
+    graph = _graph(_calls(0, receives, receives, done=1), _calls(1, sends, sends), *rest)
+    assert _awaits(graph, 0) == (Blocker(1, 0, Strength.QUEUED),)
+    graph = _graph(_calls(0, receives, receives), _calls(1, sends, sends), *rest)
+    assert _awaits(graph, 0) == (), "it stands in the first of both"
