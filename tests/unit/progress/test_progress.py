@@ -97,6 +97,24 @@ def test_what_the_thread_does_that_it_waits_for_is_its_own_progress() -> None:
     assert one_works.answer == "moves", "one of several"
 
 
+def test_a_sleep_in_a_loop_that_calls_other_ranks_goes_round_when_it_ends_again_and_again() -> None:
+    loop: dict[str, Any] = {"where": "user_code", "round_call": "all_reduce"}
+    assert between({"wakes": 10}, {"wakes": 14}, **loop).answer == "moves"
+    assert between({"wakes": 10}, {"wakes": 400}, **loop).answer == "moves", "however short"
+    assert between({"wakes": 10}, {"wakes": 13}, **loop).answer == "stands", "somebody else's pauses"
+    assert between({"wakes": 10, "own_wakes": 1}, {"wakes": 14}, **loop).answer == "stands", "our own pauses"
+    assert between({"wakes": 10}, {"wakes": 14}, where="user_code").answer == "stands", "it calls nobody"
+    assert between({"wakes": 10}, {"wakes": 14, "round_call": "barrier"}, **loop).answer == "stands", "another loop"
+    assert between({"wakes": 10, "step": 5}, {"wakes": 14, "step": 5}, **loop).answer == "stands", "known by its steps"
+    assert between({}, {"wakes": 14}, **loop).answer == between({"wakes": 0}, {}, **loop).answer == "stands"
+    for wakes, answer in ((39, "stands"), (40, "moves")):
+        first, last = (
+            Observation(stack=_LINE, at_ns=second * 10**9, wakes=count, **loop)
+            for second, count in ((1, 10), (61, wakes))
+        )
+        assert compare(first, last, None).answer == answer, "one round in two seconds at the least"
+
+
 def test_ranks_whose_waits_in_collectives_end_now_and_then_meet() -> None:
     both: dict[str, Any] = {"where": "collective", "in_collective": True}
     assert between({"wakes": 10}, {"wakes": 14}, **both).answer == "moves"

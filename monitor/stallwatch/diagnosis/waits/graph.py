@@ -102,14 +102,12 @@ def build(case: Case, pace: Pace) -> Graph:
     unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
     blockers: dict[Point, tuple[Blocker, ...]] = {}
     unknown: dict[Point, tuple[int, ...]] = {}
-    for wait in waits:
-        if wait.point in blockers:
-            continue
+    for point, wait in {wait.point: wait for wait in waits}.items():
         if wait.pending.transfers:
             found, open_ranks = _transfer_blockers(case, wait, frontiers)
         else:
-            found, open_ranks = _collective_blockers(case, wait.point, frontiers, moving)
-        blockers[wait.point], unknown[wait.point] = tuple(found), tuple(open_ranks)
+            found, open_ranks = _collective_blockers(case, point, frontiers, moving)
+        blockers[point], unknown[point] = tuple(found), tuple(open_ranks)
     perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
     return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, _peers(case, unrecorded), tuple(sorted(moving)))
 
