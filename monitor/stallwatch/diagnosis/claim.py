@@ -12,6 +12,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, are_twins, family, place_among_twins
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.step import NextStep
 from stallwatch.diagnosis.waits.graph import Point, Wait
 from stallwatch.formats.rank_ranges import named_ranks, rank_ranges
 from stallwatch.model.causes import CAUSES
@@ -51,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True):
     told: str = ""  # what a log says of the culprits: "ValueError: bad shard at train.py:7 in load"
     unnamed: str = ""  # of whom a log tells without a rank: "a rank known only as local rank 3 of node1.log"
     told_waiting: tuple[int, ...] = ()  # who waits by the logs, where no recorder shows it
-    steps: tuple[str, ...] = ()  # what to do first, by what was seen of the culprits
+    steps: tuple[NextStep, ...] = ()  # what to do first, by what was seen of the culprits
     by_line: Words | None = None  # what to do by the line of a log that tells the cause
 
     def at(self, analysis: Analysis, wait: Wait | None) -> "Claim":

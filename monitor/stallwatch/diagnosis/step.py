@@ -1,29 +1,32 @@
 """A step that says itself what is left of it when the job is over, or moves again: where it is written is where that is
 known. A plain string is one that holds then as well.
-
-A step keeps that only as it is: a text that is made of it (an f-string, a join) is a plain string again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
-from stallwatch.model.verdict import MOST_STEPS_LEFT, WhenOver
+import msgspec
+
+from stallwatch.model.verdict import MOST_STEPS_LEFT, Verdict, WhenOver
 
 
-class Step(str):
-    """A step as it is told while the job stands."""
+class Step(msgspec.Struct, frozen=True):
+    """A step as it is told while the job stands. No string: a text made of one would be told of a job that is over as
+    well, so a step takes more words by `+` alone, and raises TypeError in an f-string."""
 
-    left: str  # how it is told when that is over; "": nothing of it is left
-    starts_job: bool  # it says how the job is started again, so that nothing else has to
-
-    def __new__(cls, text: str, *, left: str, starts_job: bool = False) -> "Step":
-        """Return the step of a text, and what is left of it."""
-        step = super().__new__(cls, text)
-        step.left, step.starts_job = left, starts_job
-        return step
+    text: str
+    left: str  # how it is told when the job is over; "": nothing of it is left
+    starts_job: bool = False  # it says how the job is started again, so that nothing else has to
 
     def __add__(self, more: str, /) -> "Step":
         """Return it with more said, then and now."""
-        return Step(str(self) + more, left=self.left and self.left + more, starts_job=self.starts_job)
+        return Step(self.text + more, self.left and self.left + more, self.starts_job)
+
+    def __format__(self, _: str, /) -> NoReturn:
+        raise TypeError(f"a text would not know what is left of this step; add the text to it: {self.text!r}")
+
+
+NextStep = Step | str
 
 
 def of_the_living(text: str) -> Step:
@@ -44,7 +47,25 @@ def starts_job(text: str, *, left: str = "") -> Step:
     return Step(text, left=left or text, starts_job=True)
 
 
-def when_over(steps: Sequence[str]) -> WhenOver:
+def text_of(step: NextStep) -> str:
+    """A step as it is told while the job stands."""
+    return step.text if isinstance(step, Step) else step
+
+
+def once(steps: Iterable[NextStep]) -> tuple[NextStep, ...]:
+    """Return the steps without those that say what one before them says."""
+    said: dict[str, NextStep] = {}
+    for step in steps:
+        said.setdefault(text_of(step), step)
+    return tuple(said.values())
+
+
+def with_steps(verdict: Verdict, steps: Sequence[NextStep]) -> Verdict:
+    """Return the verdict with its steps as they are told now, and with what is left of them when the job is over."""
+    return msgspec.structs.replace(verdict, next_steps=tuple(map(text_of, steps)), when_over=when_over(steps))
+
+
+def when_over(steps: Sequence[NextStep]) -> WhenOver:
     """Given the steps of a verdict, return what is left of them."""
     left = [step for step in steps if not isinstance(step, Step) or step.left]
     return WhenOver(

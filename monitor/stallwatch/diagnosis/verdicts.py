@@ -31,7 +31,7 @@ from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
-from stallwatch.diagnosis.step import when_over
+from stallwatch.diagnosis.step import once, with_steps
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
@@ -268,8 +268,8 @@ def _verdict(
     aside = _aside(analysis, claim, waiting)
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
-    steps = tuple(dict.fromkeys((*claim.steps, *next_steps(verdict, activities, claim.by_line))))[:MAXIMUM_STEPS]
-    return msgspec.structs.replace(verdict, next_steps=tuple(map(str, steps)), when_over=when_over(steps))
+    steps = once((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
+    return with_steps(verdict, steps[:MAXIMUM_STEPS])
 
 
 # Where a wait is for what others may wait for too; a store is the job's own.

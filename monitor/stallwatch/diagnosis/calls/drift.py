@@ -14,7 +14,7 @@ from stallwatch.diagnosis.job.groups import GroupStream, all_alike
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.recorder.operations import read_recorded_calls
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from stallwatch.diagnosis.step import when_over
+from stallwatch.diagnosis.step import with_steps
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.model.evidence import Evidence, RankEvidence, Recorder
 from stallwatch.model.snapshot import Heartbeat
@@ -309,7 +309,7 @@ def _of_drift(drift: Drift, ranks: Sequence[RankEvidence]) -> Verdict:
             with_ = "data type " if drift.kind == "dtype" else ""
             what = f"called {operation} #{drift.seq} of {group} with {with_}{found} where the others have {expected}"
     steps = (f"{_COMPARE}.", f"{_DETAIL}.", f"{_GO_BACK}.")
-    return Verdict(
+    verdict = Verdict(
         cause="collective_mismatch",
         culprits=drift.culprits,
         confidence="likely" if drift.culprits and drift.sure else "possible",
@@ -321,9 +321,8 @@ def _of_drift(drift: Drift, ranks: Sequence[RankEvidence]) -> Verdict:
         operation=operation,
         seq=drift.seq,
         because=(Fact(drift.reason, "flight recorders, sampled while the job moves"),),
-        next_steps=steps,
-        when_over=when_over(steps),
     )
+    return with_steps(verdict, steps)
 
 
 def _of_shift(shift: Shift, ranks: Sequence[RankEvidence]) -> Verdict:
@@ -347,7 +346,7 @@ def _of_shift(shift: Shift, ranks: Sequence[RankEvidence]) -> Verdict:
         f"{_DETAIL}.",
         f"{_GO_BACK}.",
     )
-    return Verdict(
+    verdict = Verdict(
         cause="collective_mismatch",
         culprits=(shift.rank,),
         confidence="possible" if shift.whole_steps else "likely",
@@ -358,9 +357,8 @@ def _of_shift(shift: Shift, ranks: Sequence[RankEvidence]) -> Verdict:
         process_group=GroupRef(shift.group.description, shift.group.ranks),
         because=tuple(facts),
         missing=("call sites, which tell the call itself; samples ask for none because they hold the GIL for seconds",),
-        next_steps=steps,
-        when_over=when_over(steps),
     )
+    return with_steps(verdict, steps)
 
 
 def _named(culprits: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
 from stallwatch.diagnosis.job.pace import Late
 from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, compared, waited
 from stallwatch.diagnosis.report.text import DOING, format_location
-from stallwatch.diagnosis.step import of_the_living
+from stallwatch.diagnosis.step import NextStep, of_the_living
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import HeldBack, Neighbour, RankEvidence, SampledStack, Usage
 from stallwatch.model.verdict import Fact, Frame, Rejected, Slowness, Where
@@ -35,7 +35,7 @@ class Reasons(NamedTuple):
     profiled: bool = False  # ranks were looked at over some time
     facts: tuple[Fact, ...] = ()
     told: str = ""  # of the facts what a sentence says
-    steps: tuple[str, ...] = ()
+    steps: tuple[NextStep, ...] = ()
     explained: bool = False  # something outside of its code slows it
     peers_without_cpu: float = 0.0  # of the time in which their peers were ready to run and had no CPU
 
@@ -84,7 +84,7 @@ def reasons(analysis: Analysis, slow: Sequence[int], cost: Slowness | None) -> R
 
 class _Say(NamedTuple):
     fact: Fact
-    steps: tuple[str, ...] = ()
+    steps: tuple[NextStep, ...] = ()
     told: bool = True
     explains: bool = False  # why the same code takes longer
 
@@ -115,7 +115,7 @@ class _Who:
     def its(self) -> str:
         return "their" if self.many else "its"
 
-    def to_look_for(self) -> list[str]:
+    def to_look_for(self) -> list[NextStep]:
         """Where nothing was found: how a person looks himself."""
         pid = self.pid if self.pid is not None else "<pid>"
         look = f"See what {self.name} spends time on: `py-spy record --duration 20 --format speedscope -o rank.json"

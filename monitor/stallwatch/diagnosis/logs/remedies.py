@@ -17,7 +17,6 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
 )
 from stallwatch.diagnosis.logs.remedies_of_handshakes import handshake_words
 from stallwatch.diagnosis.logs.remedies_of_memory import memory_words
-from stallwatch.diagnosis.step import of_the_living
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
@@ -102,14 +101,14 @@ _WORDS: dict[str, Words] = {
     ),
     "store_unreachable": Words(
         "This rank could not connect to the store of rank 0.",
-        of_the_living(
-            "getent hosts $MASTER_ADDR; nc -zv $MASTER_ADDR $MASTER_PORT; is rank 0 up, is a firewall between"
-        ),
+        "getent hosts $MASTER_ADDR; nc -zv $MASTER_ADDR $MASTER_PORT; is rank 0 up, is a firewall between",
         "start",
+        of_the_living=True,
     ),
     "heartbeat_stuck": Words(
         "The watchdog of this rank did not get on: something held the GIL or a CUDA call did not return.",
-        of_the_living("look at this rank's stacks: py-spy dump --pid <pid> --native"),
+        "look at this rank's stacks: py-spy dump --pid <pid> --native",
+        of_the_living=True,
     ),
     "gil_clue": Words(
         "This rank could not take the GIL at its end: native code held it.", "look for C extensions that hold the GIL"
@@ -152,11 +151,10 @@ _WORDS: dict[str, Words] = {
     "hung_task": Words(
         "The kernel says that this process waits in it without end: a disk or a network file system that does not "
         "answer, or the driver. Its rank holds the others up, and not even SIGKILL ends it.",
-        of_the_living(
-            "cat /proc/<pid>/wchan /proc/<pid>/stack (root); mount and dmesg for the file system; nvidia-smi for the "
-            "driver"
-        ),
+        "cat /proc/<pid>/wchan /proc/<pid>/stack (root); mount and dmesg for the file system; nvidia-smi for the "
+        "driver",
         "without_node",
+        of_the_living=True,
     ),
     "node_failed": Words(
         "The scheduler lost this node; its ranks are gone, and the others waited for them.",
@@ -328,7 +326,7 @@ def words_for(told: LoggedFailure) -> Words:
         if told.kind != "store_unreachable":
             return Words(*reached, "start")
         of_store = _WORDS[told.kind]
-        return Words(f"{of_store.why} {reached.why}", of_the_living(f"{of_store.remedy}; {reached.remedy}"), "start")
+        return of_store._replace(why=f"{of_store.why} {reached.why}", remedy=f"{of_store.remedy}; {reached.remedy}")
     if said := next((words for phrase, words in _CUDA if phrase in text), None):
         return said
     said = next((words for phrase, words in BY_TEXT if phrase in text), None) if told.kind in _WITH_TEXT else None

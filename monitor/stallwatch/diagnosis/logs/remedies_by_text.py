@@ -4,8 +4,6 @@ driver that does not answer, by what NVML, CUDA and ROCm say of it."""
 import re
 from typing import Final, Literal, NamedTuple
 
-from stallwatch.diagnosis.step import of_the_living
-
 # What follows the remedy: the job starts again from its last checkpoint; starts again, for it had not begun to train;
 # starts without the node, until that is mended.
 Then = Literal["resume", "start", "without_node"]
@@ -17,6 +15,7 @@ class Words(NamedTuple):
     why: str
     remedy: str
     then: Then = "resume"
+    of_the_living: bool = False  # the remedy looks into processes of the job: nothing is left of it when that is over
 
 
 LOADER: Final = Words(
@@ -83,11 +82,10 @@ _KILLED_CHILD: Final = Words(
 _ENGINE: Final = Words(
     "vLLM's engine waited in vain for its workers: one of them stands, or has died. The engine, which says it, is none "
     "of them.",
-    of_the_living(
-        "look for the worker that stands: stallwatch analyze on stacks of all workers (py-spy dump), their own logs "
-        "above this line; VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=WARN for the next run"
-    ),
+    "look for the worker that stands: stallwatch analyze on stacks of all workers (py-spy dump), their own logs "
+    "above this line; VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=WARN for the next run",
     "start",
+    of_the_living=True,
 )
 
 BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (

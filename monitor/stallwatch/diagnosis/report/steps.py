@@ -26,7 +26,7 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     stopped,
 )
 from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
-from stallwatch.diagnosis.step import of_the_living, starts_job
+from stallwatch.diagnosis.step import NextStep, Step, of_the_living, starts_job, text_of
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Verdict
 
@@ -82,17 +82,18 @@ _GIVE_ALL = (
 )
 
 
-def by_line(who: StepContext, words: Words, activities: Mapping[int, RankActivity]) -> list[str]:
+def by_line(who: StepContext, words: Words, activities: Mapping[int, RankActivity]) -> list[NextStep]:
     """Given the words of the line that tells the cause, return its steps."""
+    mend = of_the_living(words.remedy) if words.of_the_living else words.remedy
     match who.verdict.cause:
         case "job_ended":
-            return [words.remedy]
+            return [mend]
         case "undecided":
-            return [words.remedy, *([] if anybody_seen(activities) else more_logs(who))]
+            return [mend, *([] if anybody_seen(activities) else more_logs(who))]
         case "collective_mismatch":
-            return [words.remedy, *_sides(who), _AGAIN]
+            return [mend, *_sides(who), _AGAIN]
         case _:
-            return [words.remedy, _then(who, words)]
+            return [mend, _then(who, words)]
 
 
 def anybody_seen(activities: Mapping[int, RankActivity]) -> bool:
@@ -100,7 +101,7 @@ def anybody_seen(activities: Mapping[int, RankActivity]) -> bool:
     return any(activity.known for activity in activities.values())
 
 
-def more_logs(who: StepContext) -> list[str]:
+def more_logs(who: StepContext) -> list[NextStep]:
     """Steps where logs alone are at hand, and do not decide."""
     missing = [
         of_the_living(f"Missing: {lacking}.") for lacking in (text.rstrip(".") for text in who.verdict.missing[:1])
@@ -111,13 +112,13 @@ def more_logs(who: StepContext) -> list[str]:
 _AGAIN = "Mend the program before it starts again: it comes back at the same call."
 
 
-def _sides(who: StepContext) -> list[str]:
+def _sides(who: StepContext) -> list[NextStep]:
     if who.rank is None or who.verdict.mismatch is None:
         return ["Compare the code paths of these ranks up to that call: each one's own traceback shows its line."]
     return [f"Compare the code paths of {who.name} and of another rank up to the call{who.differs}."]
 
 
-def _then(who: StepContext, words: Words) -> str:
+def _then(who: StepContext, words: Words) -> Step:
     if words.then == "without_node":
         return starts_job(
             f"Leave {who.host} out until that is mended, and start the job elsewhere from its last checkpoint."
@@ -131,7 +132,9 @@ def _then(who: StepContext, words: Words) -> str:
 MAXIMUM_STEPS = 4
 
 
-def next_steps(verdict: Verdict, activities: Mapping[int, RankActivity], words: Words | None = None) -> tuple[str, ...]:
+def next_steps(
+    verdict: Verdict, activities: Mapping[int, RankActivity], words: Words | None = None
+) -> tuple[NextStep, ...]:
     """Given a verdict and what the ranks do, return one to four steps, the most telling first. `words`: of the line of
     a log that tells the cause, which knows more than what holds for every such cause."""
     who = step_context(verdict, activities)
@@ -139,12 +142,12 @@ def next_steps(verdict: Verdict, activities: Mapping[int, RankActivity], words: 
     if not words or (verdict.cause == "undecided" and len(steps) == 1):
         steps += _steps(who, activities)
     others = len(verdict.culprits) - 1
-    if others > 0 and steps and who.pid in steps[0] and who.pid != UNKNOWN_PID:
+    if others > 0 and steps and who.pid in text_of(steps[0]) and who.pid != UNKNOWN_PID:
         steps[0] += f" (the same holds for {others} more: ranks {rank_ranges(verdict.culprits)})"
     return tuple(steps[:MAXIMUM_STEPS])
 
 
-def _steps(who: StepContext, activities: Mapping[int, RankActivity]) -> list[str]:
+def _steps(who: StepContext, activities: Mapping[int, RankActivity]) -> list[NextStep]:
     match who.verdict.cause:
         case "not_entered" | "slow_rank" if who.activity and who.activity.process.tracer_pid:
             debugger = who.activity.process.tracer_pid
@@ -188,12 +191,12 @@ def _steps(who: StepContext, activities: Mapping[int, RankActivity]) -> list[str
             return []  # nothing to do, or its claim brings what there is (Claim.steps)
 
 
-def _unknown_lines(who: StepContext) -> list[str]:
+def _unknown_lines(who: StepContext) -> list[NextStep]:
     places = ", ".join(dict.fromkeys(fact.source for fact in who.verdict.because[:3]))
     return [f"Read these lines and what stands around them: {places}.", *more_logs(who)]
 
 
-def _not_entered(who: StepContext) -> list[str]:
+def _not_entered(who: StepContext) -> list[NextStep]:
     if who.activity and who.activity.progress.moving:
         return ran_past(who)  # what moves and is told as absent has gone past the call
     where = who.process.where or (who.activity.place.where if who.activity else None) or who.verdict.where or "unknown"
@@ -201,7 +204,7 @@ def _not_entered(who: StepContext) -> list[str]:
     return stuck_steps(where, who, frame)
 
 
-def _init_missing(who: StepContext) -> list[str]:
+def _init_missing(who: StepContext) -> list[NextStep]:
     where = who.process.where or (who.activity.place.where if who.activity else None)
     ranks = rank_ranges(who.verdict.culprits)
     missing = f"ranks {ranks}" if len(who.verdict.culprits) > 1 else who.name
@@ -219,7 +222,7 @@ def _init_missing(who: StepContext) -> list[str]:
     ]
 
 
-def _waiting(who: StepContext) -> list[str]:
+def _waiting(who: StepContext) -> list[NextStep]:
     frame = who.process.frame
     line = who.place(frame).clause(" (it is at", with_pid=False) if frame else ""
     return [
@@ -234,7 +237,7 @@ def _waiting(who: StepContext) -> list[str]:
     ]
 
 
-def _undecided_steps(who: StepContext) -> list[str]:
+def _undecided_steps(who: StepContext) -> list[NextStep]:
     return [
         of_the_living("Take more evidence now: `stallwatch capture`, then `stallwatch analyze` on the incident."),
         *(of_the_living(f"Missing: {lacking}.") for lacking in (text.rstrip(".") for text in who.verdict.missing[:2])),

@@ -7,7 +7,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.step_context import StepContext
 from stallwatch.diagnosis.report.text import format_location, named_signal
-from stallwatch.diagnosis.step import Step, of_the_living, restart, starts_job
+from stallwatch.diagnosis.step import NextStep, Step, of_the_living, restart, starts_job
 from stallwatch.formats.xid import OF_THE_JOB
 
 # Of a line: while the rank stands there, and when that is over.
@@ -36,7 +36,7 @@ _WHAT_DIFFERS = {
 }
 
 
-def mismatch(who: StepContext) -> list[str]:
+def mismatch(who: StepContext) -> list[NextStep]:
     """Steps for calls that differ in operation, size, type or count."""
     mismatch = who.verdict.mismatch
     cause = _WHAT_DIFFERS[mismatch.kind] if mismatch else _WHAT_DIFFERS["op"]
@@ -71,7 +71,7 @@ def mismatch(who: StepContext) -> list[str]:
     ]
 
 
-def exhausted(who: StepContext) -> list[str]:
+def exhausted(who: StepContext) -> list[NextStep]:
     """Steps for a rank that left its loop before the others."""
     return [
         f"Compare the number of batches by rank: print len(loader) on {who.name} and on the others before the loop.",
@@ -84,7 +84,7 @@ def exhausted(who: StepContext) -> list[str]:
     ]
 
 
-def group_order(who: StepContext) -> list[str]:
+def group_order(who: StepContext) -> list[NextStep]:
     """Steps for a cycle of waits over process groups."""
     stands, stood = (
         who.place(who.process.frame).clause(f"; {who.name} {verb} at", with_pid=False) for verb in _STANDS_AT
@@ -99,7 +99,7 @@ def group_order(who: StepContext) -> list[str]:
     ]
 
 
-def p2p(who: StepContext) -> list[str]:
+def p2p(who: StepContext) -> list[NextStep]:
     """Steps for sends and receives that do not pair."""
     frame = who.process.frame
     stands, stood = (
@@ -115,7 +115,7 @@ def p2p(who: StepContext) -> list[str]:
     ]
 
 
-def ran_past(who: StepContext) -> list[str]:
+def ran_past(who: StepContext) -> list[NextStep]:
     """Steps for a rank that goes round its loop without the call."""
     now, then = (who.place(who.process.frame).clause(f" It {verb} at", with_pid=False) for verb in _NOW_AT)
     compare = f"Compare the loop of {who.name} with another rank's: what lets it go round without the call?"
@@ -132,7 +132,7 @@ def ran_past(who: StepContext) -> list[str]:
 # Steps for processes that ended, raised or were stopped.
 
 
-def exited(who: StepContext) -> list[str]:
+def exited(who: StepContext) -> list[NextStep]:
     """Steps for a process that ended, by how it ended."""
     activity = who.activity
     number = activity.end.exit_signal if activity else None
@@ -178,7 +178,7 @@ def exited(who: StepContext) -> list[str]:
     ]
 
 
-def raised(who: StepContext) -> list[str]:
+def raised(who: StepContext) -> list[NextStep]:
     """Steps for a rank that raised."""
     activity = who.activity
     told = activity.exceptions.raised if activity else None
@@ -199,7 +199,7 @@ _OUT_OF_FINALLY = (
 )
 
 
-def stopped(who: StepContext) -> list[str]:
+def stopped(who: StepContext) -> list[NextStep]:
     """Steps for a process that is stopped, by a debugger, a signal or its control group."""
     activity = who.activity
     if activity and activity.process.frozen:
@@ -230,7 +230,7 @@ def stopped(who: StepContext) -> list[str]:
     ]
 
 
-def gpu_kernel(who: StepContext) -> list[str]:
+def gpu_kernel(who: StepContext) -> list[NextStep]:
     """Steps for a GPU that runs a kernel without end."""
     return [
         of_the_living(
@@ -249,7 +249,7 @@ def gpu_kernel(who: StepContext) -> list[str]:
 _XID: Final = re.compile(r"\bX(?:id \([^)]*\):|ID) (\d+)")
 
 
-def gpu_fault(who: StepContext) -> list[str]:
+def gpu_fault(who: StepContext) -> list[NextStep]:
     """Steps for a GPU that reported a fault; one off the bus answers no reset."""
     lost = any(is_lost(fact.fact) for fact in who.verdict.because)
     told = [int(found[1]) for fact in who.verdict.because if (found := _XID.search(fact.fact))]
@@ -269,7 +269,7 @@ def gpu_fault(who: StepContext) -> list[str]:
     ]
 
 
-def fabric(who: StepContext) -> list[str]:
+def fabric(who: StepContext) -> list[NextStep]:
     """Steps for a network or link that failed."""
     return [
         f"On {who.host} read the counters: `nvidia-smi nvlink -e`, `ibstat`, `rdma link show`, `dmesg -T | grep "
@@ -279,7 +279,7 @@ def fabric(who: StepContext) -> list[str]:
     ]
 
 
-def comm_stuck() -> list[str]:
+def comm_stuck() -> list[NextStep]:
     """Steps where all have entered and nothing ends."""
     selftest = "`stallwatch selftest` on the same nodes: it finds the collective, GPU or link that fails."
     return [
@@ -296,7 +296,7 @@ def comm_stuck() -> list[str]:
     ]
 
 
-def slow(who: StepContext) -> list[str]:
+def slow(who: StepContext) -> list[NextStep]:
     """Steps for ranks that hold the job back."""
     on_gpu = who.process.gpu_uuid or (who.activity and who.activity.process.uses_gpu)
     return [

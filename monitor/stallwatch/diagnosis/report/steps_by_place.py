@@ -3,7 +3,7 @@
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.report.step_context import StepContext, StepPlace
 from stallwatch.diagnosis.report.text import format_location
-from stallwatch.diagnosis.step import Step, of_the_living, restart, starts_job
+from stallwatch.diagnosis.step import NextStep, Step, of_the_living, restart, starts_job
 from stallwatch.model.verdict import Frame, Where
 
 # Steps for waits that name what they are for: a child process, the other end of a pipe, a database, a person.
@@ -12,7 +12,7 @@ from stallwatch.model.verdict import Frame, Where
 _CHILDREN_SHOWN = 6
 
 
-def steps_by_wait(host: str, pid: str, place: StepPlace, activity: RankActivity) -> list[str] | None:
+def steps_by_wait(host: str, pid: str, place: StepPlace, activity: RankActivity) -> list[NextStep] | None:
     """Given what a rank does, return the steps that fit this very wait; None where `where` alone tells them."""
     if activity.helpers.stopped_child is not None:
         return _stopped(host, activity.helpers.stopped_child, place)
@@ -34,7 +34,7 @@ def steps_by_wait(host: str, pid: str, place: StepPlace, activity: RankActivity)
     return None
 
 
-def _gone(name: str, line: str) -> list[str]:
+def _gone(name: str, line: str) -> list[NextStep]:
     return [
         f"Ask why {name} stood at {line} until its launcher ended it: its stack is kept with the incident.",
         "If what it does there ends by itself, do it before the collective that the others wait in, or raise the "
@@ -50,7 +50,7 @@ def _beside(activity: RankActivity | None) -> str:
     return ". If its only other thread holds it, or is to set it, mend what that one waits for" if named else ""
 
 
-def _stopped(host: str, child: int, place: StepPlace) -> list[str]:
+def _stopped(host: str, child: int, place: StepPlace) -> list[NextStep]:
     return [
         of_the_living(
             f"On {host} see the child that is stopped: `ps -o pid,ppid,stat,etime,args -p {child}`"
@@ -64,7 +64,7 @@ def _stopped(host: str, child: int, place: StepPlace) -> list[str]:
     ]
 
 
-def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[str]:
+def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[NextStep]:
     if child := activity.helpers.child:
         at = format_location(child.frame) or "a line that was not read"
         see = f"On {host} its child process {child.pid} is at {at}: `py-spy dump --pid {child.pid}`."
@@ -88,7 +88,7 @@ def _child(host: str, pid: str, line: str, activity: RankActivity) -> list[str]:
     ]
 
 
-def _pipe(host: str, pid: str, place: StepPlace, *, writes: bool) -> list[str]:
+def _pipe(host: str, pid: str, place: StepPlace, *, writes: bool) -> list[NextStep]:
     ends = f"`ls -l /proc/{pid}/fd | grep pipe`, and who has the same pipe: `ls -l /proc/[0-9]*/fd 2>/dev/null | grep`"
     first = of_the_living(
         f"On {host} find the other end: {ends} with its number{place.clause('; the rank stands at')}."
@@ -113,7 +113,7 @@ def _pipe(host: str, pid: str, place: StepPlace, *, writes: bool) -> list[str]:
     ]
 
 
-def _database(host: str, pid: str, place: StepPlace) -> list[str]:
+def _database(host: str, pid: str, place: StepPlace) -> list[NextStep]:
     return [
         of_the_living(
             f"On {host} see which database: `ls -l /proc/{pid}/fd` for a file, `ss -tanp | grep pid={pid},` for a "
@@ -127,7 +127,7 @@ def _database(host: str, pid: str, place: StepPlace) -> list[str]:
     ]
 
 
-def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[str]:
+def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[NextStep]:
     """Given where a rank stands, say what to look at on its host and what mends it."""
     host, pid, name, activity, place = who.host, who.pid, who.name, who.activity, who.place(frame)
     line = place.line
@@ -273,7 +273,7 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[str
             ]
 
 
-def rendezvous() -> list[str]:
+def rendezvous() -> list[NextStep]:
     """Everybody who was seen is at the rendezvous."""
     variables = "MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|NODE_RANK"
     return [
@@ -288,7 +288,7 @@ def rendezvous() -> list[str]:
     ]
 
 
-def _lock_file(host: str, pid: str, place: StepPlace) -> list[str]:
+def _lock_file(host: str, pid: str, place: StepPlace) -> list[NextStep]:
     return [
         of_the_living(
             f"On {host} find the lock file: `ls -l /proc/{pid}/fd` and `find "
@@ -304,7 +304,7 @@ def _lock_file(host: str, pid: str, place: StepPlace) -> list[str]:
     ]
 
 
-def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None) -> list[str]:
+def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None) -> list[NextStep]:
     if activity and activity.place.stack and not activity.helpers.waits_for_children:
         return [
             of_the_living(
@@ -340,7 +340,7 @@ def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None
     ]
 
 
-def _uninterruptible(host: str, pid: str, place: StepPlace) -> list[str]:
+def _uninterruptible(host: str, pid: str, place: StepPlace) -> list[NextStep]:
     return [
         of_the_living(
             f"On {host} the kernel holds it (state D), signals do not reach it: `cat /proc/{pid}/wchan`, as root "

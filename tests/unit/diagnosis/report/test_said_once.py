@@ -6,6 +6,7 @@ import pytest
 
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.steps import next_steps
+from stallwatch.diagnosis.step import text_of
 from stallwatch.model.verdict import Cause, CulpritProcess, Frame, Mismatch, Verdict
 
 LINE = Frame("a.py", 4, "f")
@@ -20,7 +21,7 @@ def first_step(cause: Cause, said: str, culprits: tuple[int, ...] = (2,), **fiel
     told = Verdict(
         cause, culprits, "certain", said, culprit_processes=processes, where=values["where"], mismatch=mismatch
     )
-    return next_steps(told, activities)[0]
+    return text_of(next_steps(told, activities)[0])
 
 
 @pytest.mark.parametrize(

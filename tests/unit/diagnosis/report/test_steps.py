@@ -9,6 +9,7 @@ import pytest
 from stallwatch.diagnosis import claims
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.steps import deadline, next_steps, safety
+from stallwatch.diagnosis.step import NextStep, text_of
 from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
 
 LINE = Frame("/srv/job/train.py", 88, "load")
@@ -26,7 +27,13 @@ BROUGHT = {
 
 
 def steps(cause: Cause, *culprits: int, **fields: Any) -> tuple[str, ...]:
-    """Steps for culprits that all do the same; `fields` are of their activity."""
+    """The texts of `marked_steps`."""
+    return tuple(map(text_of, marked_steps(cause, *culprits, **fields)))
+
+
+def marked_steps(cause: Cause, *culprits: int, **fields: Any) -> tuple[NextStep, ...]:
+    """Steps for culprits that all do the same, as they are told now and when the job is over; `fields` are of their
+    activity."""
     values: dict[str, Any] = {"host": "node7", "pid": 4711, "where": "lock", "frame": LINE, "detail": "waits"} | fields
     mismatch = values.pop("mismatch", None)
     missing = values.pop("missing", ())
