@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.frames.code_origin import code_origin, hands_over, source_text
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group
 from stallwatch.diagnosis.job.pace import Pace
-from stallwatch.diagnosis.job.untold import may_hide_transfers
-from stallwatch.diagnosis.recorder.signature import names_transfer
+from stallwatch.diagnosis.waits.unrecorded import may_wait, peers_by_hooks, waits_unrecorded
 from stallwatch.model.summary import ANY, Pending, Transfer
 
 _LANES = 16  # threads of one process that are asked for their waits
@@ -76,30 +74,8 @@ class Graph(msgspec.Struct, frozen=True):
 
 def build(case: Case, pace: Pace) -> Graph:
     """Given the case, return the graph of waits that are not known to have ended."""
-    waits: list[Wait] = []
-    moving: set[int] = set()
-    for rank, summary in case.summaries.items():
-        lanes: set[int] = set()
-        for pending in summary.pending:
-            if pending.lane in lanes:
-                continue
-            if not pending.launched:
-                lanes.add(pending.lane)  # its host is still inside the call: it has issued nothing to wait for
-                continue
-            stuck = pace.is_stuck(rank, pending)
-            if stuck is False:
-                moving.add(rank)
-                lanes.add(pending.lane)
-                continue
-            lanes.add(pending.lane)
-            group = case.group(rank, pending)
-            point = (
-                Point(group.index, 0, rank, pending.record) if pending.transfers else Point(group.index, pending.seq)
-            )
-            waits.append(Wait(rank, pending.lane, point, pending, stuck))
+    waits, moving = _recorded_waits(case, pace)
     frontiers = {(wait.rank, wait.lane): wait for wait in waits}
-    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or _names_collective(case, wait.rank)}
-    unrecorded = tuple(rank for rank in case.observed if _waits_unrecorded(case, rank, waiting_ranks))
     blockers: dict[Point, tuple[Blocker, ...]] = {}
     unknown: dict[Point, tuple[int, ...]] = {}
     for point, wait in {wait.point: wait for wait in waits}.items():
@@ -108,8 +84,33 @@ def build(case: Case, pace: Pace) -> Graph:
         else:
             found, open_ranks = _collective_blockers(case, point, frontiers, moving)
         blockers[point], unknown[point] = tuple(found), tuple(open_ranks)
-    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and _may_wait(case, rank, waiting_ranks))
-    return Graph(tuple(waits), blockers, unknown, unrecorded, perhaps, _peers(case, unrecorded), tuple(sorted(moving)))
+    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or _names_collective(case, wait.rank)}
+    unrecorded = tuple(rank for rank in case.observed if waits_unrecorded(case, rank, waiting_ranks))
+    perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and may_wait(case, rank, waiting_ranks))
+    return Graph(
+        tuple(waits), blockers, unknown, unrecorded, perhaps, peers_by_hooks(case, unrecorded), tuple(sorted(moving))
+    )
+
+
+def _recorded_waits(case: Case, pace: Pace) -> tuple[list[Wait], set[int]]:
+    """The wait of each lane at its frontier, and the ranks whose frontier is known to have moved on."""
+    waits: list[Wait] = []
+    moving: set[int] = set()
+    for rank, summary in case.summaries.items():
+        frontier: dict[int, Pending] = {}
+        for pending in summary.pending:
+            frontier.setdefault(pending.lane, pending)
+        for lane, pending in frontier.items():
+            if not pending.launched:
+                continue  # its host is still inside the call: it has issued nothing to wait for
+            stuck = pace.is_stuck(rank, pending)
+            if stuck is False:
+                moving.add(rank)
+                continue
+            group = case.group(rank, pending).index
+            point = Point(group, 0, rank, pending.record) if pending.transfers else Point(group, pending.seq)
+            waits.append(Wait(rank, lane, point, pending, stuck))
+    return waits, moving
 
 
 def _names_collective(case: Case, rank: int) -> bool:
@@ -318,76 +319,3 @@ def _holder(case: Case, rank: int, group: int, ends: tuple[int, int], place: int
                 if seen == place:
                     return pending
     return None
-
-
-# Waits that no recorder shows: by stacks, and by what hooks tell of calls.
-
-# Calls that are carried out without being recorded, by gloo for one.
-_UNRECORDED = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "p2p", "work", "monitored_barrier")
-
-
-def _peers(case: Case, unrecorded: tuple[int, ...]) -> dict[int, int]:
-    """Given ranks that wait so, return whom each waits for in a transfer of which only its hook tells, unless the
-    other is inside it as well."""
-    calls = {rank: call for rank in unrecorded if (call := case.activity(rank).call.named_call) and call.is_transfer}
-    found = {}
-    for rank, call in calls.items():
-        if call.rank is None or call.rank == rank:
-            continue
-        other = calls.get(call.rank)
-        sends = "send" in call.function
-        if other is None or other.rank != rank or ("send" in other.function) == sends:
-            found[rank] = call.rank
-    return found
-
-
-def _waits_unrecorded(case: Case, rank: int, waiting: set[int]) -> bool:
-    """Return True when the stack shows a wait in communication that the recorder does not hold."""
-    activity = case.activity(rank)
-    if rank in waiting or activity.end.gone or activity.process.stopped or activity.progress.moving:
-        return False
-    if not case.recorded(rank):
-        summary = case.summaries.get(rank)
-        lost = summary is not None and summary.outran and not activity.known  # it waits in what the file has lost
-        return lost or bool(activity.call.in_collective or activity.place.gpu_sync or activity.place.in_store_or_init)
-    if activity.place.in_store_or_init:
-        return True
-    if not activity.call.in_collective:
-        return False
-    if any(stream.cut_short for stream in case.summaries[rank].streams):
-        return True  # what it stands in may be among the entries that the file has lost
-    if rank in case.outdated:
-        return True  # it has called it since its dump was taken
-    if not case.summaries[rank].streams:
-        return True  # an NCCL communicator is made before its first operation is recorded
-    name = activity.call.collective or ""
-    if names_transfer(name) and not case.summaries[rank].pairs:
-        return True
-    if case.untold.intersection(case.summaries[rank].backends) and activity.progress.moving is not False:
-        return False  # it may be in what it issued, and that may end
-    makes_one = "nccl" in case.summaries[rank].backends
-    if activity.progress.moving is False and (makes_one or _has_not_issued_it(case, rank)):
-        # All that is recorded has completed: it makes another communicator, of a group or of two that send and receive
-        # for the first time, which comes before the record.
-        return True
-    unnamed = not name or any(part in name.lower() for part in _UNRECORDED)
-    return unnamed and may_hide_transfers(case.summaries[rank])
-
-
-def _has_not_issued_it(case: Case, rank: int) -> bool:
-    """True when it stands where the operation is handed to its group: torch compares the ranks' calls first, in a group
-    of its own and by messages that no recorder holds, where TORCH_DISTRIBUTED_DEBUG is DETAIL."""
-    stack = case.activity(rank).place.stack
-    evidence = case.evidence.get(rank)
-    if not stack or evidence is None or not code_origin(stack[0].filename).module.startswith("torch.distributed"):
-        return False
-    return hands_over(source_text(evidence.sources, stack[0]))
-
-
-def _may_wait(case: Case, rank: int, waiting: set[int]) -> bool:
-    """gloo's Work.wait is a native call below a line of the job's own: nothing tells it from another lock."""
-    activity = case.activity(rank)
-    hidden = not case.recorded(rank) or may_hide_transfers(case.summaries[rank])
-    return bool(
-        hidden and rank not in waiting and activity.call.in_collective is None and activity.progress.moving is False
-    )
