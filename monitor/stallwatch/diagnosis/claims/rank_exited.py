@@ -1,11 +1,9 @@
-"""A process is gone, or stopped: peers that died of it are victims, as their logs say or as they ended after it. Or a
-rank hit an exception and hangs in its teardown, or swallowed it and left the others waiting; or it has left the loop
-that the others are in, where stacks alone tell."""
+"""A process is gone: the first to end by itself. Peers that died of it are victims, as their logs say or as they ended
+after it."""
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.activity.rank_activity import ProcessState
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named
 from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
@@ -16,14 +14,10 @@ from stallwatch.diagnosis.job.leaving import (
     SIGNALS,
     SIGTERM,
     ended_alike,
-    handles,
-    have_left,
     is_told,
-    raised_alone,
     signal_of,
     unseen_since,
 )
-from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
@@ -37,7 +31,7 @@ _OF_PEERS_TOO = frozenset(
 _REFUSED = "size_mismatch"  # gloo's and NCCL's refusal: who prints it received what another rank should not have sent
 
 
-def exited(analysis: Analysis) -> Saying:
+def claim(analysis: Analysis) -> Saying:
     """A process is gone: the first to end by itself; or the whole job was ended from outside."""
     gone = {rank: activity for rank, activity in analysis.case.activities.items() if activity.end.gone}
     if not gone:
@@ -255,146 +249,3 @@ def _sentence_of(ranks: list[int], ends: dict[int, ProcessLook | None]) -> str:
 
 def _seen_by(end: ProcessLook | None) -> str:
     return (end.exit_source or "/proc") if end else "/proc"
-
-
-# A process is stopped: by a signal, or by a debugger that traces it.
-
-
-def stopped(analysis: Analysis) -> Saying:
-    """A process is in state T, by a signal or under a debugger, or is frozen with its control group."""
-    stopped = sorted(rank for rank, activity in analysis.case.activities.items() if activity.process.stopped)
-    if not stopped:
-        return None
-    facts = [Fact(f"rank {rank} is {_held(analysis.case.activity(rank).process)}", "/proc") for rank in stopped]
-    wait = main_wait(analysis, stopped)
-    return Claim(
-        cause="process_stopped",
-        culprits=tuple(stopped),
-        confidence="certain" if wait is not None else "likely",
-        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, stopped)),
-    ).at(analysis, wait)
-
-
-def _held(process: ProcessState) -> str:
-    if process.frozen:
-        return "frozen with its control group"
-    if process.tracer_pid:
-        return f"stopped, traced by process {process.tracer_pid}"
-    return "stopped by a signal, nobody traces it"
-
-
-# A rank raised, and its process lives on.
-
-
-def raised(analysis: Analysis) -> Saying:
-    """A rank raised, alone, and hangs in its teardown or lives on without the others."""
-    if not analysis.hangs:
-        return None
-    suspects = {rank for rank, _ in analysis.roots.absent} | set(analysis.graph.unrecorded) | set(_parted(analysis))
-    raised, tearing = [], []
-    for rank, activity in analysis.case.activities.items():
-        if activity.end.gone:
-            continue
-        if raised_alone(analysis.case, rank):
-            # Who works on while it handles one may be trying again, or compile: that kind of program lives in `except`.
-            raised_in = activity.exceptions.raised
-            swallowed = raised_in is not None and raised_in.swallowed
-            parted = swallowed and (activity.exceptions.handled is None or bool(activity.call.in_collective))
-            if activity.place.in_teardown or (rank in suspects and parted):
-                raised.append(rank)
-        elif activity.place.in_teardown and rank in suspects:
-            tearing.append(rank)
-    culprits = raised or tearing
-    if not culprits:
-        return _handler(analysis) or _logged_beside(analysis)
-    if len(culprits) == len(analysis.case.observed):
-        return Rejected("rank_raised", "every rank is in its teardown")
-    facts = [
-        Fact(f"rank {rank} raised {analysis.case.activity(rank).exceptions.text}", _raised_by(analysis, rank))
-        if analysis.case.activity(rank).exceptions.text
-        else Fact(f"rank {rank} is in its teardown while others are in the loop", "py-spy")
-        for rank in culprits
-    ]
-    return _raised_claim(analysis, culprits, facts, "likely" if raised else "possible")
-
-
-def _raised_claim(analysis: Analysis, culprits: list[int], facts: list[Fact], confidence: Confidence) -> Claim:
-    wait = main_wait(analysis, culprits)
-    return Claim(
-        cause="rank_raised",
-        culprits=tuple(culprits),
-        confidence=confidence,
-        because=(*facts, *waiting_facts(analysis), *activity_facts(analysis, culprits)),
-        where="teardown" if any(analysis.case.activity(rank).place.in_teardown for rank in culprits) else None,
-    ).at(analysis, wait)
-
-
-def _raised_by(analysis: Analysis, rank: int) -> str:
-    return "its hook" if analysis.case.activity(rank).exceptions.handled else f"log of rank {rank}"
-
-
-def _parted(analysis: Analysis) -> tuple[int, ...]:
-    """Ranks that called something else than most, somewhere where somebody still waits."""
-    divergence = analysis.divergence
-    return divergence.culprits if divergence and divergence.open else ()
-
-
-def _handler(analysis: Analysis) -> Claim | None:
-    """Those that parted stand in an `except` that no other rank is in: which exception, nothing tells."""
-    parted = _parted(analysis)
-    if not parted or not all(handles(analysis.case, rank) for rank in parted):
-        return None
-    if any(handles(analysis.case, rank) for rank in analysis.case.observed if rank not in parted):
-        return None
-    stands = "stands" if len(parted) == 1 else "stand"
-    fact = Fact(f"{named(parted)} {stands} in an `except` block, the others do not", "py-spy and source")
-    return _raised_claim(analysis, list(parted), [fact], "likely")
-
-
-def _logged_beside(analysis: Analysis) -> Claim | None:
-    """One rank has left the loop that the others are in, and the log that they share ends with a traceback."""
-    parted = _parted(analysis)
-    if len(parted) != 1:
-        return None
-    case = analysis.case
-    told = case.activity(parted[0]).exceptions.logged_beside
-    others = [rank for rank in case.observed if rank != parted[0]]
-    left = have_left(case, parted, others)
-    divergence = analysis.divergence
-    at_end = divergence is not None and signature.is_barrier(divergence.found.operation)
-    if told is None or left is False or not (left or at_end):
-        return None
-    fact = Fact(
-        f"the log that the ranks share ends with a traceback: {told}; rank {parted[0]} alone has left the loop",
-        "the shared log",
-    )
-    return _raised_claim(analysis, list(parted), [fact], "likely")
-
-
-# No recorder was read, and every rank stands in communication: who has left the loop that the others are in is seen by
-# the lines alone.
-
-
-def left_the_loop(analysis: Analysis) -> Saying:
-    """By stacks alone: fewer than half stand outside of the loop that all others are in."""
-    case = analysis.case
-    most = next(iter(analysis.by_stacks_alone.values()), [])
-    left = tuple(sorted(set(case.observed) - set(most)))
-    if not analysis.hangs or not left or len(most) <= len(left) or not have_left(case, left, most):
-        return None
-    return Claim(
-        cause="data_exhausted",
-        culprits=left,
-        confidence="possible",
-        because=(
-            Fact(
-                f"{named(left)} {'has' if len(left) == 1 else 'have'} left the loop that {named(most)} "
-                f"{'is' if len(most) == 1 else 'are'} in",
-                "py-spy and source",
-            ),
-            *waiting_facts(analysis),
-            *activity_facts(analysis, left),
-        ),
-        missing=("what each rank called last: stallwatch.attach() lets the flight recorder be read",),
-        operation=case.activity(most[0]).call.collective,
-    )
