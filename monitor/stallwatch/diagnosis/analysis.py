@@ -9,6 +9,7 @@ import msgspec
 
 from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, find_departures
+from stallwatch.diagnosis.calls.shifted_calls import ShiftedCalls, find_shifted
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.logs.blame import Blame, find_blame
@@ -88,6 +89,17 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
             self.divergences,
             key=lambda d: (not d.open, d.group not in ends, not d.culprits, d.seq, d.group),
             default=None,
+        )
+
+    @cached_property
+    def shifted(self) -> ShiftedCalls | None:
+        """The one member whose calls in a group are one off, if one alone is and others wait for that; else None."""
+        return find_shifted(
+            self.case,
+            self.departures,
+            self.divergence,
+            [(point.group, point.seq) for point in self.roots.closed if point.seq],
+            {(wait.point.group, wait.point.seq) for wait in self.graph.waits},
         )
 
     @cached_property

@@ -51,6 +51,7 @@ def _after_longest(history: Sequence[Hashable]) -> set[Hashable]:
 
 
 Decider = Literal["majority", "history", "sisters", "line", "slip", "site", "start", "nothing", "threads"]
+BY_NEW_LINES = ("site", "start")  # deciders: what the group had called before, be it once
 Kind = Literal["op", "size", "dtype", "count"]
 
 
