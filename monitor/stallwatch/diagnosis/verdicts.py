@@ -28,7 +28,6 @@ from stallwatch.diagnosis.claims import (
     told_by_logs,
     transfers_unrecorded,
 )
-from stallwatch.diagnosis.claims.slow_rank import measured_slow
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
@@ -117,7 +116,7 @@ def judge_case(case: Case) -> tuple[Verdict, ...]:
     if verdict.traits.holds_back and verdict.culprits == held_back.ranks:
         return (verdict,)
     overruled = (overruled_by_steps(verdict.cause),) if not verdict.traits.holds_back else ()
-    measured = _verdict(analysis, measured_slow(analysis, held_back), overruled, case.activities)
+    measured = _verdict(analysis, slow_rank.measured(analysis, held_back), overruled, case.activities)
     return (measured, verdict) if held_back.sure else (verdict, measured)
 
 
@@ -159,7 +158,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.over,
     one_call_off.before_the_hang,
     rank_exited.crashed,
-    slow_rank.slow_rank,
+    slow_rank.claim,
     moving.healthy,
 )
 
