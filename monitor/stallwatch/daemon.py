@@ -6,7 +6,6 @@ that the loop calls stands outside a guard; signal handlers only set flags.
 
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -19,29 +18,26 @@ from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.detectors.node_pace import paces
 from stallwatch.errors import StallwatchError
 from stallwatch.incidents import silence
-from stallwatch.incidents.cost import Cost
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.looking import early_judgement_ns
 from stallwatch.incidents.messages import Event
-from stallwatch.incidents.tally import Tally
 from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.bundle_store import BundleStore
 from stallwatch.loop.control import Command, ControlService
 from stallwatch.loop.kept_silences import KeptSilences
+from stallwatch.loop.node_report import Reporter
 from stallwatch.loop.notify import ServiceManager
 from stallwatch.loop.past_incidents import joined, make_room, taken_over
 from stallwatch.loop.protocols import SensorPanel, SharedIncidents, Starter, Store
-from stallwatch.loop.renewal import Renewal, changed, held, renews_sensors
+from stallwatch.loop.renewal import ReloadRequests, Renewal, changed, held, renews_sensors
 from stallwatch.loop.ring import SnapshotRing
 from stallwatch.loop.sampling import MOVES_ALL_THE_SAME, Sampler
 from stallwatch.loop.schedule import Schedule
 from stallwatch.loop.stage_guard import StageGuard
-from stallwatch.loop.usage import OwnUsageReader
 from stallwatch.loop.wakeup import Wakeup
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import NodeReport
-from stallwatch.model.snapshot import JobDrift, NodeSnapshot, SensorStatus
+from stallwatch.model.snapshot import JobDrift, NodeSnapshot
 from stallwatch.node.free_lists import FreeLists
 from stallwatch.outputs.build import renews_telling, with_telling
 from stallwatch.outputs.output import Output
@@ -86,23 +82,26 @@ class Daemon:
         self._cannot_go_on = cannot_go_on
         self._fleet = fleet
         self._wakeup = Wakeup()
-        self._stopping = self._is_ready = False
+        self._stopping = False
+        self._is_ready = False
         self._ticks = 0
-        self._reloads_asked = self._reloads_done = 0
-        self._reloaded = threading.Condition()  # the loop's alone to notify: a signal handler may hold no lock
+        self._reloads = ReloadRequests()
         self._guard = StageGuard()
         self._ring = SnapshotRing(config.incidents.timeline_seconds + _AFTER_SECONDS, config.daemon.tick_seconds)
         self._starter = starter
         bundles = BundleStore(store, spare, self._guard)
-        self._usage = OwnUsageReader()
         self._actions = ActionRunner(config, bundles, self._ring, starter, self._guard, clock.monotonic_ns)
-        self._detection, self._remembered, self._detected = Detection(config), DetectionState(), Detected((), (), ())
-        self._engine, self._lives, self._took_over = Engine(config), IncidentTable(), False
+        self._detection = Detection(config)
+        self._remembered = DetectionState()
+        self._detected = Detected((), (), ())
+        self._engine = Engine(config)
+        self._lives = IncidentTable()
+        self._took_over = False
         self._silences = KeptSilences(store, clock) if fleet is None else None
         self._room_tick = _ROOM_TICKS - 1  # of the next look at the store's size
-        self._tally, self._cost, self._free_lists = Tally(), Cost(), FreeLists(lambda: clock.monotonic_ns() / 1e9)
+        self._free_lists = FreeLists(lambda: clock.monotonic_ns() / 1e9)
         self._outputs: tuple[Output, ...] = ()
-        self._started_wall_ns = clock.wall_ns()
+        self._reporter = Reporter(store, fleet, self._guard, clock.wall_ns())
         self.control = ControlService(store, clock, self._wakeup.ring)
 
     def run(self, outputs: Sequence[Output]) -> None:
@@ -116,7 +115,8 @@ class Daemon:
             self.close()
 
     def _watch(self) -> None:
-        schedule, going = Schedule(self._clock, self._config.daemon.tick_seconds), True
+        schedule = Schedule(self._clock, self._config.daemon.tick_seconds)
+        going = True
         while going and not self._stopping:
             try:
                 going = self._turn(schedule)
@@ -126,7 +126,9 @@ class Daemon:
 
     def _turn(self, schedule: Schedule) -> bool:
         """A tick and what comes until the next; return whether to go on."""
-        tick, self._ticks, ended = self._ticks, self._ticks + 1, False
+        tick = self._ticks
+        self._ticks += 1
+        ended = False
         with self._guard.stage("daemon", "tick"):
             self.tick(tick, schedule.begin())
             ended = True
@@ -203,12 +205,9 @@ class Daemon:
 
     def between_ticks(self) -> None:
         """Serve people and children without waiting for the next tick."""
-        if self._reloads_done != (asked := self._reloads_asked):
-            with self._guard.stage("daemon", "reload"):
+        if self._reloads.pending:
+            with self._reloads.carried_out(), self._guard.stage("daemon", "reload"):
                 self._read_config()
-            with self._reloaded:
-                self._reloads_done = asked
-                self._reloaded.notify_all()
         if self._act(self._clock.monotonic_ns(), only_news=True) and self._ring.latest is not None:
             self._publish(self._ring.latest)
 
@@ -261,43 +260,13 @@ class Daemon:
     def _publish(self, snapshot: NodeSnapshot) -> None:
         report = None
         with self._guard.stage("daemon", "report"):
-            report = self._report(snapshot)
+            report = self._reporter.report(snapshot, self._detected, self._lives, self._config)
         if report is None:
             return
         self.control.show(report)
         for output in self._outputs:
             with self._guard.stage("outputs", output.name):
                 output.publish(report)
-
-    def _report(self, snapshot: NodeSnapshot) -> NodeReport:
-        usage = None
-        with self._guard.stage("daemon", "usage"):
-            usage = self._usage.at(snapshot.at_ns)
-        state = SensorStatus("state_directory", not (disk := self._store.problem()), disk, 0.0, 0)
-        shared = (self._fleet.status(),) if self._fleet is not None else ()
-        incidents = self._lives.incidents()
-        with self._guard.stage("incidents", "tally"):
-            self._tally = self._tally.step(self._detected.ranks, snapshot.ranks, incidents)
-        labels = dict(self._tally.labels)
-        with self._guard.stage("incidents", "cost"):
-            self._cost = self._cost.step(self._detected.ranks, incidents, labels, snapshot.at_ns)
-        return NodeReport(
-            snapshot=replace(snapshot, sensors=(*snapshot.sensors, state, *shared)),
-            ranks=self._detected.ranks,
-            findings=self._detected.findings,
-            incidents=incidents,
-            stage_errors=self._guard.errors(),
-            daemon_cpu_seconds=usage.cpu_seconds if usage else None,
-            daemon_resident_bytes=usage.resident_bytes if usage else None,
-            started_wall_ns=self._started_wall_ns,
-            incident_counts=self._tally.counts,
-            xid_counts=self._detected.xid_counts,
-            job_labels=self._tally.labels,
-            stalled=self._cost.totals,
-            judged=self._lives.judged,
-            telling=silence.shown(self._lives, self._config, snapshot.at_ns),
-            meetings=self._fleet.meetings(snapshot.at_ns) if self._fleet is not None else None,
-        )
 
     @property
     def outputs(self) -> tuple[Output, ...]:
@@ -314,7 +283,8 @@ class Daemon:
         with self._guard.stage("incidents", "store"):
             left = taken_over(self._store, self._silences, self._clock.monotonic_ns())
         if left is not None:
-            self._took_over, self._lives = True, joined(self._lives, left)
+            self._took_over = True
+            self._lives = joined(self._lives, left)
 
     def close(self) -> None:
         """End every child and let the outputs say their last words."""
@@ -350,14 +320,13 @@ class Daemon:
 
     def ask_reload(self, *_: int | FrameType | None) -> None:
         """Ask the loop to read its configuration again."""
-        self._reloads_asked += 1
+        self._reloads.ask()
         self._wakeup.ring()
 
     def outputs_in_force(self, seconds: float = 10.0) -> tuple[Output, ...]:
         """The outputs, made again if that was just asked for: `systemctl reload` returns once the signal is sent, and a
         test alert that follows it is meant for what the file says now. For another thread than the loop's."""
-        with self._reloaded:
-            self._reloaded.wait_for(lambda: self._reloads_done == self._reloads_asked, seconds)
+        self._reloads.wait(seconds)
         return self._outputs
 
     def _read_config(self) -> None:
@@ -376,7 +345,8 @@ class Daemon:
             if renews:
                 self._renew_telling(sending)
             if renews_sensors(keys):
-                self._panel, before = self._renewal.panel(config), self._panel
+                before = self._panel
+                self._panel = self._renewal.panel(config)
                 with self._guard.stage("sensors", "panel"):
                     before.close()
         self._config = config

@@ -1,6 +1,8 @@
 """What a configuration that is read again changes while the daemon runs, and what waits for a restart."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from msgspec.structs import asdict, replace
@@ -16,6 +18,39 @@ _FIXED = (
     ("incidents", "timeline_seconds"),
     *(("fleet", key) for key in ("url", "username", "password_file", "ca_file", "key_file", "detail")),
 )
+
+
+class ReloadRequests:
+    """How often the configuration was asked to be read again, and was: signal handlers ask, the loop reads, and other
+    threads may wait for that."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._done = 0
+        self._changed = threading.Condition()  # the loop's alone to notify: a signal handler may hold no lock
+
+    def ask(self) -> None:
+        """Safe in a signal handler, and from any thread."""
+        self._asked += 1
+
+    @property
+    def pending(self) -> bool:
+        """Whether it is to be read."""
+        return self._done != self._asked
+
+    @contextmanager
+    def carried_out(self) -> Iterator[None]:
+        """What was asked for until now is done when this ends; what is asked for meanwhile is not."""
+        asked = self._asked
+        yield
+        with self._changed:
+            self._done = asked
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Until all that was asked for is done, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.pending, seconds)
 
 
 class Renewal(Protocol):
