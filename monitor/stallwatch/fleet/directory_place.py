@@ -24,7 +24,6 @@ from stallwatch.fleet.place import (
     DESERTED_SECONDS,
     KEPT_SECONDS,
     LEFT_SECONDS,
-    MOST_BYTES,
     MOST_ORDERS,
     Board,
     Dated,
@@ -36,8 +35,19 @@ from stallwatch.fleet.place import (
     Turned,
     step_by_step,
 )
+from stallwatch.fleet.shared_files import (
+    changes_in,
+    changes_of,
+    create_file,
+    modified_seconds,
+    names_in,
+    read_dated,
+    read_file,
+    read_or_nothing,
+    replace_file,
+    server_seconds,
+)
 from stallwatch.formats.outside_text import file_name_of
-from stallwatch.node.atomic_file import write_atomically
 
 # What is no file of ours, and no fault of the file system.
 _NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
@@ -76,14 +86,14 @@ class DirectoryPlace:
                 )
             probe = self._root / f".probe-{secrets.token_hex(8)}"
             try:
-                _create(probe, b"1")
+                create_file(probe, b"1")
                 with contextlib.suppress(FileExistsError):
-                    _create(probe, b"2")
+                    create_file(probe, b"2")
                     raise PlaceProblem(
                         f"{self._root}: a file that exists could be created again (O_EXCL)",
                         "This file system cannot keep two nodes from claiming one thing: take NFS 4, Lustre, or Redis.",
                     )
-                _replace(probe, b"3")
+                replace_file(probe, b"3")
             finally:
                 probe.unlink(missing_ok=True)
 
@@ -114,7 +124,7 @@ class DirectoryPlace:
             folder = self._folder(key) / "summaries"
             for one in (folder.parent.parent, folder.parent, folder):
                 one.mkdir(mode=0o700, exist_ok=True)
-            _replace(folder / _file_of(node), summary)
+            replace_file(folder / _file_of(node), summary)
 
     def summaries(self, key: Key) -> dict[str, bytes]:
         """By file name, which is the node's name as far as a file may be called so; who it is its seal says."""
@@ -126,17 +136,19 @@ class DirectoryPlace:
         over thousands of nodes takes, questions to a file server are what lasts."""
         with self._problems():
             found = self._put_there(key)
-            now = self._server_seconds() if found else 0.0
+            now = server_seconds(self._root) if found else 0.0
             ages = {name: max(now - modified, 0.0) for name, (_, modified) in found.items()}
             return Dated({name: data for name, (data, _) in found.items()}, ages)
 
     def _put_there(self, key: Key) -> dict[str, tuple[bytes, float]]:
         """By file name what stands there, and when it was put. A node may leave meanwhile, and what is no file is
         nobody's word."""
-        folder, found = self._folder(key) / "summaries", {}
-        for name in _names(folder):
+        folder = self._folder(key) / "summaries"
+        found = {}
+        for name in names_in(folder):
             try:
-                found.update({} if name.startswith(".") else {name: _read_dated(folder / name)})
+                if not name.startswith("."):
+                    found[name] = read_dated(folder / name)
             except OSError as error:
                 if error.errno not in _NO_FILE:
                     raise
@@ -149,14 +161,14 @@ class DirectoryPlace:
             if not folder.is_dir():
                 return Board(member=False)
             self._touch(key, node)
-            names = _names(folder)
+            names = names_in(folder)
             generation = _last_claim(names)
             return Board(
-                puts=_changes(folder / "summaries") if whole else 0,
+                puts=changes_in(folder / "summaries") if whole else 0,
                 holder=self._holder(key, generation) if generation else "",
                 generation=generation,
-                told=_read(folder / "told") if "told" in names else b"",
-                report_revision=_changes_of(folder / "report") if "report" in names else 0,
+                told=read_file(folder / "told") if "told" in names else b"",
+                report_revision=changes_of(folder / "report") if "report" in names else 0,
                 closed="closed" in names,
             )
 
@@ -167,11 +179,11 @@ class DirectoryPlace:
     def claim(self, key: Key, node: str) -> int:
         """A claim is a file of the next generation, created with O_EXCL: of two nodes one succeeds."""
         with self._problems():
-            generation = _last_claim(_names(self._folder(key)))
+            generation = _last_claim(names_in(self._folder(key)))
             if generation and self._holder(key, generation):
                 return 0
             try:
-                _create(self._folder(key) / f"claim.{generation + 1}", node.encode())
+                create_file(self._folder(key) / f"claim.{generation + 1}", node.encode())
             except FileExistsError:
                 return 0
             return generation + 1
@@ -180,32 +192,32 @@ class DirectoryPlace:
         """Change the counter in the claim's beat, unless a later claim was made: others see that it changes, whatever
         their clocks."""
         with self._problems():
-            if _last_claim(_names(self._folder(key))) != generation:
+            if _last_claim(names_in(self._folder(key))) != generation:
                 return False
             counter = self._counters[key, generation] = self._counters.get((key, generation), 0) + 1
-            _replace(self._folder(key) / f"beat.{generation}", f"{secrets.token_hex(4)} {counter}".encode())
+            replace_file(self._folder(key) / f"beat.{generation}", f"{secrets.token_hex(4)} {counter}".encode())
             return True
 
     def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
         """Replace the file of that kind unless a later claim was made; generation 0 only where there is none."""
         with self._problems():
             folder = self._folder(key)
-            names = _names(folder)
+            names = names_in(folder)
             if kind in names if generation == 0 else _last_claim(names) != generation:
                 return False
-            _replace(folder / kind, data)
+            replace_file(folder / kind, data)
             return True
 
     def report(self, key: Key) -> tuple[int, bytes]:
         """Read the verdict, with how often it changed as its revision; (0, b"") where none was written."""
         with self._problems():
             path = self._folder(key) / "report"
-            return (_changes_of(path), _read(path)) if path.exists() else (0, b"")
+            return (changes_of(path), read_file(path)) if path.exists() else (0, b"")
 
     def close(self, key: Key) -> None:
         """Create the file that says so; nobody joins this ordinal again."""
         with self._problems(), contextlib.suppress(FileExistsError):
-            _create(self._folder(key) / "closed", b"")
+            create_file(self._folder(key) / "closed", b"")
 
     def leave(self, key: Key, node: str) -> None:
         """Remove this node's files; the last one closes it. Nothing of it is remembered here, whether the place answers
@@ -232,13 +244,13 @@ class DirectoryPlace:
                 return
             if name not in standing and len(standing) >= MOST_ORDERS:
                 raise PlaceProblem(f"{folder}: {MOST_ORDERS} mutes and the like stand there", "Some must end first.")
-            _replace(folder / _file_of(name), f"{seconds:.0f}\n".encode() + data)
+            replace_file(folder / _file_of(name), f"{seconds:.0f}\n".encode() + data)
 
     def posted(self, known: str) -> tuple[str, list[Standing] | None]:
         """By how often the folder has changed; what has run out, by the file server's clock, is left out."""
         with self._problems():
             folder = self._root / _ORDERS
-            changes = _changes(folder)
+            changes = changes_in(folder)
             revision = f"directory:{changes}" if changes else ""
             return (known, None) if revision == known and known else (revision, self._standing(folder))
 
@@ -247,11 +259,12 @@ class DirectoryPlace:
 
     def _standing(self, folder: Path) -> list[Standing]:
         """What has not run out, by the file server's clock; what has goes."""
-        names, found = [name for name in _names(folder) if not name.startswith(".")], []
-        now = self._server_seconds() if names else 0.0
+        names = [name for name in names_in(folder) if not name.startswith(".")]
+        found = []
+        now = server_seconds(self._root) if names else 0.0
         for name in names:
-            seconds, _, data = _read_or_nothing(folder / name).partition(b"\n")
-            left = _modified(folder / name) + float(seconds or 0) - now if seconds.isdigit() else 0.0
+            seconds, _, data = read_or_nothing(folder / name).partition(b"\n")
+            left = modified_seconds(folder / name) + float(seconds) - now if seconds.isdigit() else 0.0
             if left > 0:
                 found.append(Standing(name, data, left))
             else:
@@ -271,7 +284,7 @@ class DirectoryPlace:
             os.utime(path)  # by the file server's clock
         except FileNotFoundError:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _replace(path, b"")
+            replace_file(path, b"")
         while len(self._touched) >= _MOST_TOUCHED:
             del self._touched[next(iter(self._touched))]
         self._touched[key, node] = now
@@ -279,7 +292,7 @@ class DirectoryPlace:
     def _holder(self, key: Key, generation: int) -> str:
         """Whose claim it is while its counter moves; "" once it has stood for as long as a claim is in force."""
         folder = self._folder(key)
-        beat = _read_or_nothing(folder / f"beat.{generation}")
+        beat = read_or_nothing(folder / f"beat.{generation}")
         now = self._monotonic()
         before = self._beats.get((key, generation))
         if before is None or before[0] != beat:
@@ -287,7 +300,8 @@ class DirectoryPlace:
         if now - before[1] > CLAIM_SECONDS:
             return ""
         if not self._claimed.get((key, generation)):
-            self._claimed[key, generation] = _read_or_nothing(folder / f"claim.{generation}").decode("utf-8", "replace")
+            claim = read_or_nothing(folder / f"claim.{generation}")
+            self._claimed[key, generation] = claim.decode("utf-8", "replace")
         return self._claimed[key, generation]
 
     def _is_open(self, folder: Path) -> bool:
@@ -296,25 +310,18 @@ class DirectoryPlace:
     def _is_looked_at(self, folder: Path, seconds: float, since: float = 0.0) -> bool:
         """Whether a node has looked within this time, by the file server's clock. The first that has is enough: each
         node that joins asks this, and asked for the age of each other."""
-        members, oldest = folder / "members", self._server_seconds() - seconds
-        return since > oldest or any(_modified(members / name) > oldest for name in _names(members))
-
-    def _server_seconds(self) -> float:
-        probe = self._root / f".clock-{secrets.token_hex(8)}"
-        _create(probe, b"")
-        try:
-            return probe.stat().st_mtime
-        finally:
-            probe.unlink(missing_ok=True)
+        members, oldest = folder / "members", server_seconds(self._root) - seconds
+        return since > oldest or any(modified_seconds(members / name) > oldest for name in names_in(members))
 
     def _tidy(self, home: Path, ordinal: int) -> None:
         """Remove what nobody reads any more: incidents before the last of this job, and jobs of yesterday."""
-        now = self._server_seconds()
-        for name in _names(home):
-            if name.isdecimal() and int(name) < ordinal - 1 and _modified(home / name) < now - KEPT_SECONDS:
+        now = server_seconds(self._root)
+        for name in names_in(home):
+            is_past = name.isdecimal() and int(name) < ordinal - 1
+            if is_past and modified_seconds(home / name) < now - KEPT_SECONDS:
                 shutil.rmtree(home / name, ignore_errors=True)
-        for name in _names(self._root):
-            is_old = _modified(self._root / name) < now - 24 * KEPT_SECONDS
+        for name in names_in(self._root):
+            is_old = modified_seconds(self._root / name) < now - 24 * KEPT_SECONDS
             if is_old and self._root / name != home and name != _ORDERS:
                 shutil.rmtree(self._root / name, ignore_errors=True)
 
@@ -330,13 +337,6 @@ class DirectoryPlace:
             raise PlaceProblem(what, advice) from error
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-
-
 def _last_claim(names: list[str]) -> int:
     return max((int(name[6:]) for name in names if name.startswith("claim.") and name[6:].isdecimal()), default=0)
 
@@ -344,57 +344,3 @@ def _last_claim(names: list[str]) -> int:
 def _file_of(node: str) -> str:
     safe = file_name_of(node, 100)
     return safe if safe == node else f"{safe}-{hashlib.sha256(node.encode('utf-8', 'replace')).hexdigest()[:12]}"
-
-
-def _create(path: Path, data: bytes) -> None:
-    """Raise FileExistsError when it is there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    write_atomically(path, data, makes_folder=False)
-
-
-def _read(path: Path) -> bytes:
-    return _read_dated(path)[0]
-
-
-def _read_dated(path: Path) -> tuple[bytes, float]:
-    """What a file holds, and when that was written, by the file server's clock."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return file.read(MOST_BYTES + 1), status.st_mtime
-
-
-def _read_or_nothing(path: Path) -> bytes:
-    try:
-        return _read(path)
-    except FileNotFoundError:
-        return b""
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _changes(folder: Path) -> int:
-    """A number that changes with the files in a folder: each is another inode when it is put again."""
-    try:
-        with os.scandir(folder) as entries:
-            files = sorted((entry.name, entry.inode()) for entry in entries if not entry.name.startswith("."))
-    except FileNotFoundError:
-        return 0
-    return int.from_bytes(hashlib.sha256(repr(files).encode()).digest()[:6], "big") if files else 0
-
-
-def _changes_of(path: Path) -> int:
-    status = path.stat()
-    return (status.st_ino << 20 ^ status.st_mtime_ns) & ((1 << 48) - 1) or 1
