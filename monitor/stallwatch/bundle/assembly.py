@@ -6,32 +6,20 @@ from typing import Any, Final
 import msgspec
 
 from stallwatch.bundle.bounds import MOST_CAVEATS, MOST_RANKS, is_rank, is_world
-from stallwatch.bundle.deduplicate import OF_A_LOOK, Parsed, looks_of_former_lives, older_incidents
+from stallwatch.bundle.deduplicate import Parsed, older_incidents
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.discovery import Found
+from stallwatch.bundle.merging import merged_node, merged_rank, with_world
 from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.bundle.other_runs import dumps_of_other_runs
 from stallwatch.bundle.rendezvous import others_of_job
-from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.log_folders import of_path, run_of
-from stallwatch.formats.recorder_table import CallSites, RecorderTable, expand
-from stallwatch.model.evidence import (
-    Evidence,
-    HeldBack,
-    KernelLog,
-    LogEvent,
-    LogTail,
-    NodeEvidence,
-    RankEvidence,
-    RasCommunicator,
-    RecordedGroup,
-    Recorder,
-)
-from stallwatch.model.gpu import Gpu
+from stallwatch.formats.recorder_table import CallSites
+from stallwatch.model.evidence import Evidence, HeldBack, LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
-from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot
+from stallwatch.model.snapshot import JobKey, NodeSnapshot
 from stallwatch.model.summary import RankSummary
 
 UNKNOWN_HOST: Final = "unknown"
@@ -91,7 +79,7 @@ class Assembly:
             ranks.append(self._rank(rank, events.get(rank, [])))
         world_size = self._world_size(ranks)
         world = tuple(range(world_size)) if world_size else ()
-        ranks = [_with_world(rank, world) for rank in ranks]
+        ranks = [with_world(rank, world) for rank in ranks]
         description = self._merged()
         return Evidence(
             world_size=world_size,
@@ -184,39 +172,8 @@ class Assembly:
     def _rank(self, rank: int, events: list[LogEvent]) -> RankEvidence:
         bundle, parts = self._chosen(rank)
         description = self._descriptions.get(bundle, Description())
-        by_kind: dict[str, list[Any]] = defaultdict(list)
-        former = looks_of_former_lives(parts, description.pids.get(rank))
-        if former:
-            told = ", ".join(map(str, sorted(former)))
-            self.caveats.append(f"rank {rank}: look {told} is of another process that was this rank before; not used")
-        parts = [part for part in parts if part.file.look not in former or part.kind not in OF_A_LOOK]
-        for part in sorted(parts, key=lambda part: (part.file.look, part.file.source)):
-            by_kind[part.kind].append(part.value)
-        heartbeats: list[Heartbeat] = by_kind["heartbeat"]
-        logs: list[LogTail] = by_kind["log"]
-        pids = [description.pids.get(rank), *(look.pid for look in by_kind["process"]), *(h.pid for h in heartbeats)]
-        steps = [description.last_step.get(rank), *(h.step for h in reversed(heartbeats))]
-        return RankEvidence(
-            rank=rank,
-            host=description.host_of(rank) or next((h.node for h in heartbeats if h.node), None),
-            pid=next((pid for pid in pids if pid is not None), None),
-            recorders=self._recorders(rank, by_kind["recorder"]),
-            stacks=as_the_node_numbers(by_kind["stacks"], by_kind["process"]),
-            processes=tuple(by_kind["process"]),
-            heartbeat=tuple(heartbeats),
-            scenes=tuple(by_kind["scene"]),
-            profiles=tuple(by_kind["profile"]),
-            usages=tuple(by_kind["usage"]),
-            attempts=tuple(attempt for attempts in by_kind["attempts"] for attempt in attempts),
-            log=tuple(line for log in logs for line in log.lines),
-            captured_at_ns=description.captured_at_ns.get(rank),
-            last_step=next((step for step in steps if step is not None), None),
-            sources=tuple(line for lines in by_kind["sources"] for line in lines),
-            log_events=tuple(
-                sorted((*(e for log in logs for e in log.events), *events), key=lambda e: (e.source, e.line))
-            ),
-            summary=self._summary(rank, bundle, description.captured_at_ns.get(rank)),
-        )
+        summary = self._summary(rank, bundle, description.captured_at_ns.get(rank))
+        return merged_rank(rank, parts, description, events, summary, self._stacks, self.caveats)
 
     def _summary(self, rank: int, bundle: str, captured_at_ns: int | None) -> RankSummary | None:
         """None, too, when parts of it lie in the bundle and others beside: one summary does not tell of both."""
@@ -230,24 +187,6 @@ class Assembly:
         if not bundle and len(self._descriptions) == 1:
             bundle = next(iter(self._descriptions))
         return bundle, [*by_bundle.get(bundle, []), *(by_bundle.get("", []) if bundle else [])]
-
-    def _recorders(self, rank: int, tables: list[RecorderTable]) -> tuple[Recorder, ...]:
-        chosen: dict[tuple[str, int], Recorder] = {}
-        for table in tables:
-            recorder = expand(table, self._stacks)
-            self.caveats += [f"{table.source}: {caveat}" for caveat in table.caveats]
-            key = (recorder.backend, recorder.look)
-            other = chosen.setdefault(key, recorder)
-            if other is recorder:
-                continue
-            older, newer = sorted((other, recorder), key=_newness)
-            chosen[key] = newer
-            if older.operations != newer.operations or older.status != newer.status:
-                self.caveats.append(
-                    f"rank {rank} has two {recorder.backend or 'unnamed'} dumps, {older.source} and {newer.source}; "
-                    "the newer one is used"
-                )
-        return tuple(sorted(chosen.values(), key=lambda recorder: (recorder.look, recorder.source)))
 
     def _spread_log_events(self) -> dict[int | None, list[LogEvent]]:
         """Events of logs that several ranks share, by the rank that each line names."""
@@ -315,7 +254,7 @@ class Assembly:
             for host, members in description.nodes.items():
                 ranks[host].update(members)
         return tuple(
-            _node(host, tuple(sorted(ranks[host])), self._nodes.get(host, []))
+            merged_node(host, tuple(sorted(ranks[host])), self._nodes.get(host, []))
             for host in sorted({*ranks, *self._nodes})
         )
 
@@ -346,36 +285,6 @@ def _is_of(job: JobKey, description: Description) -> bool:
     return all(value is None or value == here for value, here in zip(said, told, strict=True))
 
 
-def _node(host: str, ranks: tuple[int, ...], parts: list[Parsed]) -> NodeEvidence:
-    ordered = sorted(parts, key=lambda part: (part.file.look, part.file.source))
-    samples: list[tuple[Gpu, ...]] = [s for part in ordered if part.kind == "gpus" for s in part.value]
-    # The report for people says less than the JSON of the same look.
-    reports = sorted((part for part in ordered if part.kind == "ras"), key=lambda p: (-p.file.look, p.file.path.suffix))
-    ras: dict[str, RasCommunicator] = {}  # of the newest look; services of several ports tell of their own jobs
-    for report in (part for part in reports if part.file.look == reports[0].file.look):
-        for communicator in report.value:
-            ras.setdefault(communicator.hash.removeprefix("0x"), communicator)
-    kernel: list[KernelLog] = [part.value for part in ordered if part.kind == "kernel_log"]
-    return NodeEvidence(
-        host=host,
-        ranks=ranks,
-        gpus=tuple(samples),
-        ras=tuple(ras.values()),
-        kernel_log=tuple(line for log in kernel for line in log.lines) if kernel else None,
-        kernel_events=tuple(
-            event
-            for part in ordered
-            if part.kind in ("kernel_log", "log")
-            for event in (part.value.events if part.kind == "kernel_log" else part.value.kernel)
-        ),
-    )
-
-
-def _newness(recorder: Recorder) -> tuple[int, int, str]:
-    created = [operation.created_ns or 0 for operation in recorder.operations[-1:]]
-    return max(created, default=0), len(recorder.operations), recorder.source
-
-
 def _looks(rank: RankEvidence) -> list[int]:
     looks = [recorder.look for recorder in rank.recorders]
     return [*looks, *(stacks.look for stacks in rank.stacks), *(process.look for process in rank.processes)]
@@ -385,16 +294,3 @@ def _backend(ranks: list[RankEvidence]) -> str | None:
     named = Counter(recorder.backend for rank in ranks for recorder in rank.recorders if recorder.backend)
     # A job with both has its gradients in NCCL.
     return "nccl" if "nccl" in named else max(sorted(named), key=lambda name: named[name], default=None)
-
-
-def _with_world(rank: RankEvidence, world: tuple[int, ...]) -> RankEvidence:
-    """gloo configures the first group of a process under the name "": where that is the whole world, say so."""
-    recorders = []
-    for recorder in rank.recorders:
-        unnamed = [group for group in recorder.groups if group.name == "" and group.ranks == world]
-        first = next(((o.group_name, o.group_description) for o in recorder.operations if o.pg_id == 0), None)
-        if world and unnamed and first and not any(g.name == first[0] and g.ranks for g in recorder.groups):
-            groups = tuple(RecordedGroup(*first, world) if group.name == "" else group for group in recorder.groups)
-            recorder = msgspec.structs.replace(recorder, groups=groups)
-        recorders.append(recorder)
-    return msgspec.structs.replace(rank, recorders=tuple(recorders))
