@@ -11,6 +11,7 @@ are those of a small machine: quiet for longer than any limit that was learned, 
 import hashlib
 import os
 import pickle
+import queue
 import signal
 import sys
 import tempfile
@@ -30,6 +31,8 @@ STEP_SECONDS = 0.05
 BACKEND = os.environ.get("CONTROL_BACKEND", "gloo")
 MARK = os.environ.get("CONTROL_MARK")  # a file whose time is that of the last step
 FOR_EVER = 1e6  # seconds
+# Of all ranks, whoever makes it first.
+JOB_FOLDER = Path(tempfile.gettempdir()) / f"stallwatch-control-{os.environ['MASTER_PORT']}"
 if BACKEND == "nccl":
     DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
     if torch.cuda.device_count() < WORLD:
@@ -150,6 +153,45 @@ def step(seconds: float = STEP_SECONDS) -> None:
 def train(steps: int, seconds: float = STEP_SECONDS) -> None:
     for _ in range(steps):
         step(seconds)
+
+
+def train_in_a_thread(between: Callable[[], None]) -> None:
+    """Train in a thread, as Ray's workers do, with something done between two steps; the main thread looks for the
+    result every second."""
+    results: queue.Queue[int] = queue.Queue()
+
+    def loop() -> None:
+        train(WARM_UP)
+        between()
+        train(60)
+        results.put(1)
+
+    threading.Thread(target=loop, name="training-loop", daemon=True).start()
+    while True:
+        try:
+            results.get(timeout=1)
+            return
+        except queue.Empty:
+            continue
+
+
+def train_counted_by_a_thread(between: Callable[[], None]) -> None:
+    """Train with something done between two steps; a thread of metrics takes each loss from a queue and counts the
+    step."""
+    losses: queue.Queue[float] = queue.Queue()
+
+    def count() -> None:
+        while True:
+            losses.get()
+            beat.step()
+
+    threading.Thread(target=count, daemon=True).start()
+    for number in range(WARM_UP + 60):
+        if number == WARM_UP:
+            between()
+        time.sleep(STEP_SECONDS)
+        dist.all_reduce(torch.ones(1024, device=DEVICE))
+        losses.put(0.5)
 
 
 def write_slowly(seconds: float) -> None:

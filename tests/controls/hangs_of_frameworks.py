@@ -8,10 +8,8 @@ import fcntl
 import itertools
 import multiprocessing
 import os
-import queue
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +28,7 @@ from tests.controls.common import (
     BACKEND,
     DEVICE,
     FOR_EVER,
+    JOB_FOLDER,
     RANK,
     STEP_SECONDS,
     WARM_UP,
@@ -41,12 +40,12 @@ from tests.controls.common import (
     stands,
     step,
     train,
+    train_in_a_thread,
 )
 from tests.controls.slow_mount import mounted
 
 _STUCK = threading.Event()
 _FORK = multiprocessing.get_context("fork")
-_JOB_FOLDER = Path(tempfile.gettempdir()) / f"stallwatch-control-{os.environ['MASTER_PORT']}"
 
 
 @stands(where=("lock",))
@@ -123,8 +122,8 @@ def two_file_locks_in_reversed_order() -> None:
     """Two ranks lock two files of a cache, each in its own order; the others wait for both."""
     train(WARM_UP)
     if RANK in (1, 2):
-        _JOB_FOLDER.mkdir(exist_ok=True)
-        first, second = (_JOB_FOLDER / f"{name}.lock" for name in ("ab" if RANK == 1 else "ba"))
+        JOB_FOLDER.mkdir(exist_ok=True)
+        first, second = (JOB_FOLDER / f"{name}.lock" for name in ("ab" if RANK == 1 else "ba"))
         with first.open("w") as mine, second.open("w") as its:
             fcntl.flock(mine, fcntl.LOCK_EX)
             time.sleep(2)
@@ -246,7 +245,7 @@ def one_rank_stays_in_eval_mode() -> None:
 def stops_early_and_waits_for_a_file() -> None:
     """Rank 1 believes that training is over, and looks for the file that rank 0 writes at the end."""
     train(WARM_UP)
-    while RANK == 1 and not (_JOB_FOLDER / "done").exists():
+    while RANK == 1 and not (JOB_FOLDER / "done").exists():
         time.sleep(1)  # here
     train(60)
 
@@ -262,22 +261,12 @@ def waits_again_after_each_time_out() -> None:
 @hang(causes=("rank_raised", "not_entered"), culprits=(2,))
 def training_thread_has_died() -> None:
     """The loop runs in a thread; rank 2's has raised, and the main thread looks for results as ever."""
-    results: queue.Queue[int] = queue.Queue()
 
-    def loop() -> None:
-        for number in range(WARM_UP + 60):
-            if RANK == 2 and number == WARM_UP:
-                raise ValueError("label 50257 is out of range")
-            step()
-        results.put(1)
+    def check() -> None:
+        if RANK == 2:
+            raise ValueError("label 50257 is out of range")
 
-    threading.Thread(target=loop, name="training-loop", daemon=True).start()
-    while True:
-        try:
-            results.get(timeout=1)
-            return
-        except queue.Empty:
-            continue
+    train_in_a_thread(check)
 
 
 @hang(culprits=(2,), where=("lock",))

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.controls.common import (
     DEVICE,
     FOR_EVER,
+    JOB_FOLDER,
     RANK,
     STEP_SECONDS,
     WARM_UP,
@@ -40,11 +41,11 @@ from tests.controls.common import (
     step,
     stop,
     train,
+    train_counted_by_a_thread,
 )
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _FORK = multiprocessing.get_context("fork")
-_JOB_FOLDER = Path(tempfile.gettempdir()) / f"stallwatch-control-{os.environ['MASTER_PORT']}"
 
 
 def _in_parallel() -> None:
@@ -105,7 +106,7 @@ def two_wait_for_each_other_s_file() -> None:
     """A hand-made exchange over a shared folder: each of two ranks writes its file once it has read the other's."""
     train(WARM_UP)
     if RANK in (1, 3):
-        while not (_JOB_FOLDER / f"statistics-{4 - RANK}").exists():
+        while not (JOB_FOLDER / f"statistics-{4 - RANK}").exists():
             time.sleep(1.0)  # here
     train(60)
 
@@ -183,20 +184,12 @@ def another_thread_never_gives_way() -> None:
 @hang(culprits=(2,), where=("lock",))
 def steps_are_counted_by_another_thread() -> None:
     """A thread of metrics takes each loss from a queue and counts the step; the training thread of rank 2 stands."""
-    losses: queue.Queue[float] = queue.Queue()
 
-    def count() -> None:
-        while True:
-            losses.get()
-            beat.step()
-
-    threading.Thread(target=count, daemon=True).start()
-    for number in range(WARM_UP + 60):
-        if RANK == 2 and number == WARM_UP:
+    def stand() -> None:
+        if RANK == 2:
             threading.Event().wait()  # here
-        time.sleep(STEP_SECONDS)
-        dist.all_reduce(torch.ones(1024, device=DEVICE))
-        losses.put(0.5)
+
+    train_counted_by_a_thread(stand)
 
 
 @stands()
@@ -290,7 +283,7 @@ def process_of_a_checkpoint_stands() -> None:
     train(WARM_UP)
     saving = checkpoint.async_save(
         {"weight": torch.ones(64)},
-        storage_writer=SilentStorage(_JOB_FOLDER, FOR_EVER if RANK == 2 else 0.0),
+        storage_writer=SilentStorage(JOB_FOLDER, FOR_EVER if RANK == 2 else 0.0),
         async_checkpointer_type=AsyncCheckpointerType.PROCESS,
     )
     train(20)

@@ -17,7 +17,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -29,14 +28,13 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import FOR_EVER, RANK, WARM_UP, hang, main, stands, stop, train
+from tests.controls.common import FOR_EVER, JOB_FOLDER, RANK, WARM_UP, hang, main, stands, stop, train
 from tests.controls.freezer import Freezer
 from tests.controls.slow_mount import mounted
 
 _STUCK = threading.Event()
 _FORK = multiprocessing.get_context("fork")
 _KEPT: list[object] = []
-_JOB_FOLDER = Path(tempfile.gettempdir()) / f"stallwatch-control-{os.environ['MASTER_PORT']}"
 
 
 @stands(where=("user_code", "filesystem"))
@@ -267,8 +265,8 @@ def container_of_one_rank_is_frozen() -> None:
 def lock_is_held_over_a_collective() -> None:
     """Rank 1 holds the node's lock and meets the others in a barrier; they wait for the lock first."""
     train(WARM_UP)
-    _JOB_FOLDER.mkdir(exist_ok=True)
-    with (_JOB_FOLDER / "node.lock").open("w") as file:
+    JOB_FOLDER.mkdir(exist_ok=True)
+    with (JOB_FOLDER / "node.lock").open("w") as file:
         if RANK != 1:
             time.sleep(1)
         fcntl.flock(file, fcntl.LOCK_EX)  # here
@@ -280,7 +278,7 @@ def lock_is_held_over_a_collective() -> None:
 def all_wait_for_one_lock() -> None:
     """Every rank waits for a lock file that a forgotten process holds; nobody waits for anybody."""
     train(WARM_UP)
-    path = _JOB_FOLDER.with_suffix(".lock")
+    path = JOB_FOLDER.with_suffix(".lock")
     file = path.open("w")
     if RANK == 0:
         fcntl.flock(file, fcntl.LOCK_EX)

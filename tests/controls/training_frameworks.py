@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.controls.common import (
     BACKEND,
     DEVICE,
+    JOB_FOLDER,
     QUIET_SECONDS,
     RANK,
     STEP_SECONDS,
@@ -42,7 +42,6 @@ from tests.controls.common import (
 )
 from tests.controls.slow_mount import mounted
 
-_JOB_FOLDER = Path(tempfile.gettempdir()) / f"stallwatch-control-{os.environ['MASTER_PORT']}"
 _AGAIN = "CONTROL_AGAIN"
 
 
@@ -102,7 +101,7 @@ def next_save_waits_for_torch_s_last() -> None:
     group = dist.new_group(backend="gloo")
     train(WARM_UP)
     for number in range(2):
-        state, writer = {"weight": torch.ones(64)}, Storage(_JOB_FOLDER / f"{number}")
+        state, writer = {"weight": torch.ones(64)}, Storage(JOB_FOLDER / f"{number}")
         saving = checkpoint.async_save(state, storage_writer=writer, process_group=group)
         train(20)
         saving.result()
@@ -115,9 +114,9 @@ def ranks_meet_by_files() -> None:
     train(WARM_UP)
     if RANK == 0:
         compute(QUIET_SECONDS)
-    _JOB_FOLDER.mkdir(exist_ok=True)
-    (_JOB_FOLDER / str(RANK)).touch()
-    while len(list(_JOB_FOLDER.iterdir())) < WORLD:
+    JOB_FOLDER.mkdir(exist_ok=True)
+    (JOB_FOLDER / str(RANK)).touch()
+    while len(list(JOB_FOLDER.iterdir())) < WORLD:
         time.sleep(0.5)
     train(60)
 
@@ -242,8 +241,8 @@ def starts_itself_anew() -> None:
 def ranks_load_under_a_lock() -> None:
     """The ranks of a node load one after the other, under a lock of a file, so that memory suffices."""
     train(WARM_UP)
-    _JOB_FOLDER.mkdir(exist_ok=True)
-    with (_JOB_FOLDER / "loading.lock").open("w") as file:
+    JOB_FOLDER.mkdir(exist_ok=True)
+    with (JOB_FOLDER / "loading.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         compute(QUIET_SECONDS / 3)
         fcntl.flock(file, fcntl.LOCK_UN)

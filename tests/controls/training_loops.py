@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,8 +36,8 @@ from tests.controls.common import (
     one_rank_waits,
     read_late,
     situation,
-    step,
     train,
+    train_in_a_thread,
     write_slowly,
 )
 
@@ -248,26 +248,7 @@ def _limit(pid: int) -> None:
 def trains_in_a_thread() -> None:
     """The loop runs in a thread, as Ray's workers have it, and the main thread waits for its results; rank 0
     evaluates for long."""
-    _in_a_thread(lambda: compute(QUIET_SECONDS) if RANK == 0 else None)
-
-
-def _in_a_thread(between: Callable[[], None]) -> None:
-    results: queue.Queue[int] = queue.Queue()
-
-    def loop() -> None:
-        for number in range(WARM_UP + 60):
-            if number == WARM_UP:
-                between()
-            step()
-        results.put(1)
-
-    threading.Thread(target=loop, name="training-loop", daemon=True).start()
-    while True:
-        try:
-            results.get(timeout=1)
-            return
-        except queue.Empty:
-            continue
+    train_in_a_thread(lambda: compute(QUIET_SECONDS) if RANK == 0 else None)
 
 
 @one_rank_waits

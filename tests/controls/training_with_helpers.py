@@ -3,11 +3,9 @@ processes, handlers; and shards of uneven work. Started as `training_with_helper
 
 import asyncio
 import os
-import queue
 import signal
 import sqlite3
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,
+    JOB_FOLDER,
     QUIET_SECONDS,
     RANK,
     STEP_SECONDS,
@@ -36,9 +35,8 @@ from tests.controls.common import (
     situation,
     step,
     train,
+    train_counted_by_a_thread,
 )
-
-_JOB_FOLDER = Path(tempfile.gettempdir()) / f"stallwatch-control-{os.environ['MASTER_PORT']}"
 
 
 @situation
@@ -71,7 +69,7 @@ def next_save_waits_for_its_process() -> None:
         late = QUIET_SECONDS if RANK == 2 and number == 0 else 0.0
         saving = checkpoint.async_save(
             {"weight": torch.ones(64)},
-            storage_writer=SilentStorage(_JOB_FOLDER / f"{number}", late),
+            storage_writer=SilentStorage(JOB_FOLDER / f"{number}", late),
             async_checkpointer_type=AsyncCheckpointerType.PROCESS,
         )
         train(20)
@@ -83,20 +81,7 @@ def next_save_waits_for_its_process() -> None:
 def counts_steps_in_a_thread() -> None:
     """A thread of metrics takes each loss from a queue and counts the step; rank 1 evaluates once, in its training
     thread."""
-    losses: queue.Queue[float] = queue.Queue()
-
-    def count() -> None:
-        while True:
-            losses.get()
-            beat.step()
-
-    threading.Thread(target=count, daemon=True).start()
-    for number in range(WARM_UP + 60):
-        if RANK == 1 and number == WARM_UP:
-            compute(QUIET_SECONDS)
-        time.sleep(STEP_SECONDS)
-        dist.all_reduce(torch.ones(1024, device=DEVICE))
-        losses.put(0.5)
+    train_counted_by_a_thread(lambda: compute(QUIET_SECONDS) if RANK == 1 else None)
 
 
 @situation
