@@ -9,7 +9,8 @@ from itertools import pairwise
 import msgspec
 
 from stallwatch.diagnosis.calls.align import BY_NEW_LINES, Divergence
-from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
+from stallwatch.diagnosis.calls.programs import calls_of
+from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import key
 from stallwatch.model.summary import Call

@@ -35,8 +35,7 @@ def claim(analysis: Analysis) -> Saying:
     exhausted = divergence.expected_recurs and (left or (left is None and at_end))
     if exhausted and confidence == "certain":
         confidence = "likely"  # why it left, no recorder tells
-    group = analysis.case.groups[divergence.group]
-    name = group_name(analysis.case, group)
+    name = group_name(analysis.case, analysis.case.groups[divergence.group])
     return Claim(
         cause="data_exhausted" if exhausted else "collective_mismatch",
         culprits=culprits,

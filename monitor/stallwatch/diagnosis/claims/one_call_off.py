@@ -4,7 +4,7 @@ hang comes later, elsewhere or never, and the numbers are wrong from there on.""
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.drift import one_off
-from stallwatch.diagnosis.calls.sequences import calls_of
+from stallwatch.diagnosis.calls.programs import calls_of
 from stallwatch.diagnosis.calls.shifted_calls import ShiftedCalls
 from stallwatch.diagnosis.claim import Claim, Saying, group_name, operation_of, waiting_facts
 from stallwatch.model.summary import Call

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.calls.sequences import SequenceBreak, calls_of
+from stallwatch.diagnosis.calls.programs import calls_of
+from stallwatch.diagnosis.calls.sequences import SequenceBreak, transfers_apart
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -52,25 +53,30 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
     inside = _who_left(analysis, cycle, shared)
     culprits = tuple(sorted({d.rank for d in inside}))
     confidence: Confidence = "likely"
+    by_waits: tuple[int, ...] = ()
     facts: list[Fact] = []
     if culprits and len(culprits) < len(cycle.ranks):
         facts = [_departure_fact(analysis, d) for d in inside]
     if not facts and not is_shown(analysis.graph, cycle):
         return Rejected("p2p_unmatched", _UNTOLD)
     if not facts:
-        by_waits = _named_by_waits(analysis, cycle, shared)
-        # Who waits in what a group of its kind has ended is where the program is: another left that out.
-        inside, culprits = [], tuple(rank for rank in by_waits if not _does_as_sisters_do(analysis, rank))
-        # A message has two ends, and two that wait for each other's are both. Who started any other cycle, nothing
-        # told: one that skipped a call stands in it as one that called in another order.
-        proven = analysis.proven_stuck and analysis.whole_world_seen
-        transfers = [not point.seq for point in cycle.points]
-        if len(culprits) != 2 or culprits != cycle.ranks or not any(transfers):
-            confidence = "possible"
+        inside, by_waits = [], _named_by_waits(analysis, cycle, shared)
+        if _lacks_a_message(analysis, by_waits):
+            culprits, facts = _end_that_differs(analysis, cycle, by_waits)
+            confidence = "likely" if len(culprits) == 1 else "possible"
         else:
-            confidence = "certain" if proven and all(transfers) else "likely"
+            # Who waits in what a group of its kind has ended is where the program is: another left that out.
+            culprits = tuple(rank for rank in by_waits if not _does_as_sisters_do(analysis, rank))
+            # Two that wait for each other's message are both at fault. Who started any other cycle, nothing told: one
+            # that skipped a call stands in it as one that called in another order.
+            proven = analysis.proven_stuck and analysis.whole_world_seen
+            transfers = [not point.seq for point in cycle.points]
+            if len(culprits) != 2 or culprits != cycle.ranks or not any(transfers):
+                confidence = "possible"
+            else:
+                confidence = "certain" if proven and all(transfers) else "likely"
     stuck = [wait for wait in analysis.graph.waits if wait.point in cycle.points]
-    ends_of_one = not inside and len(culprits) == 2 and culprits != cycle.ranks
+    ends_of_one = not inside and len(by_waits) == 2 and by_waits != cycle.ranks
     cause = "p2p_unmatched" if ends_of_one else _cause(analysis, cycle, inside)
     blocked = main_wait(analysis, culprits) if len(culprits) < len(cycle.ranks) else None
     point = blocked.point if blocked is not None else cycle.points[0]
@@ -138,6 +144,33 @@ def _share_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
     return any(b.rank in ranks and b.strength != Strength.QUEUED for w in waits for b in graph.blockers[w.point])
 
 
+def _lacks_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
+    """Whether these are the two ends of a message that one of them waits for and the other has not posted, nor waits
+    for one that the first has not: two that each wait for what the other posts later share no single message."""
+    if len(ranks) != 2:
+        return False
+    waits = [wait for wait in analysis.graph.waits if wait.rank in ranks and wait.pending.transfers]
+    lacking = {
+        wait.rank
+        for wait in waits
+        for b in analysis.graph.blockers[wait.point]
+        if b.rank in ranks and b.strength == Strength.RECORDED
+    }
+    return len(lacking) == 1
+
+
+def _end_that_differs(analysis: Analysis, cycle: Cycle, ends: tuple[int, ...]) -> tuple[tuple[int, ...], list[Fact]]:
+    """Of the two ends of a message that is lacking, the one whose transfers are not those of its mates, at its place of
+    other pipelines or around a ring. Where there are none, it may be either; where both go as their mates do,
+    it was lost before what the rings hold."""
+    group = next(p.group for p in cycle.points if not p.seq and p.rank in ends)
+    compared = transfers_apart(analysis.case, ends, group)
+    apart = [departure for departure in compared.values() if departure is not None]
+    if len(compared) < len(ends) or len(apart) > 1:
+        return ends, []
+    return tuple(d.rank for d in apart), [_departure_fact(analysis, d, "others at its place") for d in apart]
+
+
 def _common_site(analysis: Analysis, culprits: tuple[int, ...]) -> str:
     """The line that all of them stand in by their recorders, "" where there are several."""
     calls = [analysis.case.call(wait.rank, wait.pending) for wait in analysis.graph.waits if wait.rank in culprits]
@@ -163,14 +196,14 @@ def _cause(analysis: Analysis, cycle: Cycle, departures: list[SequenceBreak]) ->
     return "group_order" if len(collectives) > 1 or not transfers else "p2p_unmatched"
 
 
-def _departure_fact(analysis: Analysis, departure: SequenceBreak) -> Fact:
+def _departure_fact(analysis: Analysis, departure: SequenceBreak, who: str = "it had always") -> Fact:
     found = align.describe(departure.found)
     usual = align.describe(departure.expected[0]) if departure.expected else "something else"
     if found == usual:  # the same in another group
         group = analysis.case.groups[analysis.case.group_of[departure.rank, departure.found.stream]]
         found, usual = f"{found} in {group_name(analysis.case, group)}", "it in another group first"
     return Fact(
-        f"rank {departure.rank} called {found} where it had always called {usual}",
+        f"rank {departure.rank} called {found} where {who} called {usual}",
         f"flight recorder of rank {departure.rank}",
     )
 

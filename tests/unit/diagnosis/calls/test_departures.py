@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from stallwatch.diagnosis.calls.sequences import find_departures
+from stallwatch.diagnosis.calls.sequences import find_departures, transfers_apart
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from tests.builders.job import Call, Group, Rank, evidence, transfer, world
@@ -55,3 +55,37 @@ def test_one_that_leaves_out_a_message_is_found_where_the_rings_have_lost_their_
 def test_a_pair_of_which_one_left_no_dump_is_what_its_sisters_are() -> None:
     ranks = [Rank(rank, _program(rank, 3)) for rank in range(6)]
     assert _departed([*ranks[:5], ranks[5].lost()]) == set()
+
+
+def test_pipelines_of_two_whose_groups_are_new_are_no_rings() -> None:
+    """What lies before the first message of a group that was made anew is alike at all stages."""
+    there = Call(_WORLD, elements=9, line=10)
+    back, end = Call(_WORLD, elements=9, line=60), Call(_WORLD, elements=7, line=90)
+    ranks = []
+    for rank in range(6):
+        send, receive = (transfer(_PIPES[rank % 3], (way, int(rank < 3))) for way in ("send", "recv"))
+        exchange = [there, send, receive, back] if rank < 3 else [receive, there, back, send]
+        ranks.append(Rank(rank, (*[there, back, end] * 8, *exchange, end, *exchange, end)))
+    ranks[4] = replace(ranks[4], calls=(*ranks[4].calls[:-2], end))
+    summaries = [reduce_rank(rank) for rank in evidence(*ranks).ranks]
+    case = Case(summaries, {}, len(ranks))
+    group = next(group.index for group in case.groups if group.ranks == (1, 4))
+    apart = transfers_apart(case, (1, 4), group)
+    assert apart[1] is None
+    assert apart[4] is not None
+
+
+def test_what_was_due_is_said_in_the_groups_of_the_rank_itself() -> None:
+    """Ranks number their groups by themselves; peers exchange with peers of their own."""
+    ranks = [Rank(rank, _program(rank, 3)) for rank in range(6)]
+    calls = list(ranks[1].calls)
+    del calls[-2]
+    for rank in (0, 1, 2):
+        alone = Call(Group("9", f"node{rank}", (rank,), 9), elements=3, line=5)
+        ranks[rank] = replace(ranks[rank], calls=(*calls, alone) if rank == 1 else (alone, *ranks[rank].calls))
+    summaries = [reduce_rank(rank) for rank in evidence(*ranks).ranks]
+    case = Case(summaries, {}, len(ranks))
+    (departure,) = (found for found in find_departures(case, case.summaries) if found.rank == 1)
+    (due,) = departure.expected
+    assert due.operation.startswith("recv ")
+    assert case.groups[case.group_of[1, due.stream]].ranks == _PIPES[1].ranks
