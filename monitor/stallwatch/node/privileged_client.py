@@ -119,9 +119,8 @@ class Privileged:
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Send a message that gets no answer; where the side is gone nothing is sent, and nothing raised."""
-        if not self.lost:
-            with contextlib.suppress(OSError):  # it has gone, which is heard
-                self._socket.send(json.dumps(message).encode())
+        with contextlib.suppress(OSError):  # it has gone, which is heard
+            self._socket.send(json.dumps(message).encode())
 
     def has_ended(self) -> bool:
         """Whether it is gone for good: nobody without capabilities can start another."""
@@ -156,8 +155,7 @@ class Privileged:
         """End it, or leave it; it ends the children that are left."""
         self._socket.close()
         self._path = ""
-        if not self.lost:
-            self._lose(kill=False)
+        self._lose(kill=False)
         if self._process is not None:
             try:
                 self._process.wait(_EXIT_SECONDS)
@@ -212,13 +210,12 @@ class Privileged:
                 child.returncode = message["code"]
             return
         self._asked, self._has_answered = None, True
-        wanted = message["number"] == self._number
         if "errno" in message:
-            self._answer = OSError(message["errno"], message["error"]) if wanted else None
+            self._answer = OSError(message["errno"], message["error"])  # a late one is forgotten by who asks next
             return
         channel = socket.socket(fileno=descriptors[0])
         child = self._children[message["child"]] = PrivilegedChild(self, message["child"], message["pid"], channel)
-        if wanted:
+        if message["number"] == self._number:
             self._answer = child
         else:
             channel.close()

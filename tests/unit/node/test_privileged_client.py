@@ -8,12 +8,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from stallwatch.node import capabilities
-from stallwatch.node.privileged_client import Privileged, part_with_capabilities
+from stallwatch.node.children import PopenChild
+from stallwatch.node.privileged_client import Privileged, find_side, part_with_capabilities
 
 
 class Peer:
@@ -40,8 +42,14 @@ class Peer:
         asked: dict[str, Any] = json.loads(self.socket.recv(1 << 20))
         return asked
 
-    def answering(self, answer: Callable[[int], None]) -> threading.Thread:
-        thread = threading.Thread(target=lambda: answer(self.heard()["number"]), daemon=True)
+    def answering(self, answer: Callable[[int], None], listens: socket.socket | None = None) -> threading.Thread:
+        def answers() -> None:
+            if listens:
+                self.socket.close()
+                self.socket, _ = listens.accept()
+            answer(self.heard()["number"])
+
+        thread = threading.Thread(target=answers, daemon=True)
         thread.start()
         return thread
 
@@ -61,20 +69,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"stallwatch.node.privileged_client.{name}", 0.0)
 
 
-def test_a_child_ends_when_that_is_told_and_is_then_asked_for_no_more(peer: Peer) -> None:
+def test_a_child_ends_when_that_is_told_and_is_then_asked_for_no_more(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     peer.answering(peer.starts)
     child = peer.side.start("host")
     with child.channel:
         assert (child.pid, child.poll(), peer.side.is_ours, peer.side.pid) == (77, None, False, None)
         with pytest.raises(subprocess.TimeoutExpired, match=r"after 0\.01 seconds"):
             child.wait(0.01)
+        with pytest.raises(subprocess.TimeoutExpired, match="after 0 seconds"):
+            child.wait(0)
         child.terminate()
         assert peer.heard() == {"verb": "end", "child": 1, "force": False}
         child.kill()
         assert peer.heard() == {"verb": "end", "child": 1, "force": True}
-        peer.says(ended=1, code=3)
         peer.says(ended=9, code=0)  # of one that nobody knows
+        peer.side.wait(None)
+        monkeypatch.setattr(peer.side, "wait", lambda seconds: peer.says(ended=1, code=3))
         assert child.wait() == 3
+        assert child.child is child
         child.kill()
     peer.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -133,6 +147,35 @@ def test_one_that_is_silent_for_long_is_given_up_and_so_are_its_children(
     peer.side.wait(None)  # of one that is gone nothing comes: no waiting for ever
 
 
+class Process:
+    """A side that was started by who asks it, and that does not end by itself."""
+
+    pid = 55
+    returncode: int | None = None
+    killed = 0
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def wait(self, seconds: float) -> int:
+        raise subprocess.TimeoutExpired("side", seconds)
+
+
+def test_one_of_our_own_is_killed_when_it_is_given_up_and_when_it_does_not_end(
+    peer: Peer, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process()
+    side = Privileged(peer.socket.dup(), cast("PopenChild", process))
+    assert (side.pid, side.is_ours) == (55, True)
+    side.renew()
+    with pytest.raises(TimeoutError):
+        side.start("host")
+    monkeypatch.setattr("stallwatch.node.privileged_client._GIVE_UP_SECONDS", -1.0)
+    assert (side.has_ended(), process.killed) == (True, 1)
+    side.close()
+    assert (process.killed, process.returncode) == (2, -signal.SIGKILL)
+
+
 def test_what_is_too_long_to_be_asked_is_refused_and_changes_nothing(peer: Peer) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.E2BIG)):
         peer.side.start("host", words="x" * (1 << 20))
@@ -156,6 +199,31 @@ def test_who_closes_it_knows_of_all_that_it_had_started_that_it_ends(peer: Peer)
     peer.side.close()
     assert child.poll() == -signal.SIGKILL
     assert peer.socket.recv(1) == b"", "that is how the side hears of it"
+
+
+def test_a_unit_of_its_own_is_found_by_its_socket_and_found_again(peer: Peer, tmp_path: Path) -> None:
+    """It has ended, and its manager holds the socket on which the next one will listen."""
+    path = str(tmp_path / "side.sock")
+    with pytest.raises(FileNotFoundError):
+        find_side(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listens:
+        listens.bind(path)
+        listens.listen()
+        side = find_side(path)
+        first, _ = listens.accept()
+        with first:
+            side.renew()
+            assert json.loads(first.recv(1 << 10)) == {"verb": "renew"}
+        assert not side.has_ended(), "it can be found again"
+        assert (side.lost, side.is_ours, side.pid) == (True, False, None)
+        peer.answering(peer.starts, listens)
+        child = side.start("host")
+        child.channel.close()
+        assert child.pid == 77
+        side.close()
+    with pytest.raises(OSError, match="has ended"):
+        side.start("host")
+    assert side.has_ended(), "who has closed it looks for no other"
 
 
 @pytest.mark.parametrize(("user", "some", "parts"), [(0, True, False), (1000, True, True), (1000, False, False)])
