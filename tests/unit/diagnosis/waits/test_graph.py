@@ -12,7 +12,7 @@ from stallwatch.diagnosis.analysis import analyze_job
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Strength
-from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.evidence import CodeFrame, NodeEvidence, RasCommunicator, RasRank
 from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, loop, recorder, transfer, world
 
 W3, W4 = world(3), world(4)
@@ -21,12 +21,16 @@ _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c
 IN_REDUCE = (CodeFrame("all_reduce", _TORCH, 3000), CodeFrame("step", "/srv/job/train.py", 10), SLEEPS[-1])
 
 
-def graph_of(*ranks: Rank, world_size: int = 4, captured_ns: Mapping[int, int] | None = None) -> Graph:
+def graph_of(
+    *ranks: Rank,
+    world_size: int = 4,
+    captured_ns: Mapping[int, int] | None = None,
+    nodes: tuple[NodeEvidence, ...] = (),
+) -> Graph:
     told = [rank.evidence() for rank in ranks]
     told = [replace(rank, captured_at_ns=(captured_ns or {}).get(rank.rank, rank.captured_at_ns)) for rank in told]
-    activities = {rank.rank: read_activity(rank) for rank in told}
-    case = Case([reduce_rank(rank) for rank in told], activities, world_size, (), {rank.rank: rank for rank in told}, 2)
-    return analyze_job(case).graph
+    summaries, activities = [reduce_rank(rank) for rank in told], {rank.rank: read_activity(rank) for rank in told}
+    return analyze_job(Case(summaries, activities, world_size, nodes, {rank.rank: rank for rank in told}, 2)).graph
 
 
 def blockers(graph: Graph) -> list[tuple[Blocker, ...]]:
@@ -66,11 +70,13 @@ def test_who_never_used_a_group_is_awaited_by_the_thread_that_stands_in_communic
     assert awaited(both, len(STEPS), IN_REDUCE) == (Blocker(3, 0, Strength.RECORDED),), "two threads wait"
 
 
-def of_unknown_members(*inside: int, others: tuple[Rank, ...], world_size: int) -> list[tuple[Blocker, ...]]:
+def of_unknown_members(
+    *inside: int, others: tuple[Rank, ...], world_size: int, members_known: bool = False
+) -> list[tuple[Blocker, ...]]:
     """All that were seen in a group whose members nobody wrote down stand in its next call."""
     group = Group("1", "mine", inside, 1)
     steps = (Call(group),) * 4
-    waiting = (Rank(rank, steps, 3, frames=IN_REDUCE, members_known=False) for rank in inside)
+    waiting = (Rank(rank, steps, 3, frames=IN_REDUCE, members_known=members_known) for rank in inside)
     return blockers(graph_of(*waiting, *others, world_size=world_size))
 
 
@@ -81,6 +87,7 @@ def test_the_only_rank_that_is_left_may_be_the_member_that_lacks() -> None:
     inside = Rank(2, own, frames=IN_REDUCE, members_known=False)
     assert of_unknown_members(0, 1, others=(inside,), world_size=3) == [()], "it stands in another call"
     assert of_unknown_members(0, 1, others=(away,), world_size=4) == [()], "a fourth, of which nothing is known"
+    assert of_unknown_members(0, 1, others=(away,), world_size=3, members_known=True) == [()], "it is no member"
     fourth = Rank(3, (Call(Group("8", "own", (3,), 8)),), frames=SLEEPS, members_known=False)
     assert of_unknown_members(0, 1, others=(away, fourth), world_size=4) == [()], "either of two"
 
@@ -114,6 +121,14 @@ def test_of_a_member_without_a_dump_its_process_and_stack_tell_whether_it_has_co
     graph = graph_of(*waiting, Rank(3, dumped=False, **of_rank_3))
     assert blockers(graph) == [() if strength is None else (Blocker(3, 0, strength),)]
     assert list(graph.unknown.values()) == [(3,) if strength is None else ()]
+
+
+def test_a_member_without_a_dump_that_has_launched_less_by_nccls_own_count_has_not_come() -> None:
+    waiting = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS), frames=IN_REDUCE) for rank in (0, 1, 2)]
+    counts = tuple(RasRank(rank, "node0", 1000 + rank, (("AllReduce", 13 - (rank == 3)),)) for rank in range(4))
+    node = NodeEvidence("node0", (0, 1, 2, 3), ras=(RasCommunicator("0x1", 4, counts),))
+    graph = graph_of(*waiting, Rank(3, dumped=False), nodes=(node,))
+    assert blockers(graph) == [(Blocker(3, 0, Strength.RECORDED),)]
 
 
 def test_a_member_whose_dump_is_behind_what_others_show_to_have_ended_may_have_come_since() -> None:
@@ -153,6 +168,64 @@ def test_a_dump_that_is_older_than_a_wait_shows_who_has_entered_and_not_who_has_
     assert list(nowhere.unknown.values()) == [(3,), (3,)]
     now = graph_of(*waiting, Rank(3, STEPS, frames=()))
     assert [one.strength for found in blockers(now) for one in found] == [Strength.RECORDED] * 2
+
+
+def test_who_stands_in_the_function_that_called_it_on_the_others_is_a_member_on_its_way() -> None:
+    def others(frames: tuple[CodeFrame, ...]) -> tuple[Rank, ...]:
+        own = tuple((Call(Group(str(8 + rank), "own", (rank,), 8 + rank)),) for rank in (2, 3))
+        return Rank(2, own[0], frames=frames, members_known=False), Rank(3, own[1], frames=(), members_known=False)
+
+    above = CodeFrame("step", "/srv/job/train.py", 9)
+    found = of_unknown_members(0, 1, others=others((above, SLEEPS[-1])), world_size=4)
+    assert found == [(Blocker(2, 0, Strength.HOST),)]
+    assert of_unknown_members(0, 1, others=others((IN_REDUCE[0], above, SLEEPS[-1])), world_size=4) == [()]
+    assert of_unknown_members(0, 1, others=others(SLEEPS), world_size=4) == [()]
+
+
+def of_pairs(*alone: int) -> tuple[list[tuple[Blocker, ...]], list[tuple[int, ...]]]:
+    """Of four ranks these wait, each in a pair of its own kind, in which nobody else was seen; the others sleep."""
+    pairs = {rank: (Call(Group(str(1 + rank), f"pair{rank}", (rank,), 1 + rank)),) * 4 for rank in alone}
+    waiting = [Rank(rank, calls, 3, frames=IN_REDUCE, members_known=False) for rank, calls in pairs.items()]
+    own = {rank: (Call(Group(str(10 + rank), "own", (rank,), 10 + rank)),) for rank in range(4)}
+    rest = [Rank(rank, calls, frames=(), members_known=False) for rank, calls in own.items() if rank not in alone]
+    graph = graph_of(*waiting, *rest)
+    return blockers(graph), sorted(graph.unknown.values())
+
+
+def test_any_rank_that_is_in_no_pair_may_be_the_other_of_one_unless_pairs_overlap() -> None:
+    assert of_pairs(0) == ([tuple(Blocker(rank, 0, Strength.SUPPOSED) for rank in (1, 2, 3))], [()])
+    assert of_pairs(0, 1)[0] == [tuple(Blocker(rank, 0, Strength.SUPPOSED) for rank in (2, 3))] * 2
+    ring = of_pairs(0, 1, 2, 3)
+    assert ring == ([()] * 4, [(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)])
+
+
+def test_who_has_gone_on_from_a_call_is_not_awaited_in_it() -> None:
+    ahead = Rank(3, (*STEPS, STEPS[0], STEPS[1]), len(STEPS) + 1, frames=IN_REDUCE)
+    behind = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS), frames=IN_REDUCE) for rank in (0, 1, 2)]
+    assert blockers(graph_of(*behind, ahead)) == [(), tuple(Blocker(rank, 0, Strength.RECORDED) for rank in (0, 1, 2))]
+
+
+def test_a_recorder_of_another_back_end_does_not_show_that_a_rank_lacks_a_call() -> None:
+    waiting = [Rank(rank, (*STEPS, STEPS[0]), len(STEPS), frames=IN_REDUCE, backend="gloo") for rank in (0, 1, 2)]
+    other = Rank(3, (Call(Group("9", "own", (3,), 9)),), frames=(), backend="nccl")
+    assert blockers(graph_of(*waiting, other)) == [(Blocker(3, 0, Strength.SUPPOSED),)]
+
+
+def test_a_rank_without_a_dump_waits_where_its_stack_or_what_its_file_has_lost_says_so() -> None:
+    torch = "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py"
+    others = [Rank(rank, STEPS, frames=SLEEPS) for rank in (0, 1, 2)]
+
+    def unrecorded(*frames: CodeFrame) -> tuple[int, ...]:
+        return graph_of(*others, Rank(3, dumped=False, frames=frames)).unrecorded
+
+    assert unrecorded(CodeFrame("synchronize", torch, 900), *IN_REDUCE[1:]) == (3,)
+    assert unrecorded(*IN_REDUCE) == (3,)
+    assert unrecorded(*SLEEPS) == unrecorded() == ()
+
+
+def test_a_first_transfer_under_nccl_is_no_record_yet() -> None:
+    receives = Rank(3, STEPS, frames=IN_RECV, looks=1)
+    assert graph_of(*(Rank(rank, STEPS, looks=1) for rank in range(3)), receives).unrecorded == (3,)
 
 
 def test_of_one_that_has_come_since_the_look_before_nobody_knows_whether_it_stands() -> None:

@@ -9,7 +9,19 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Strength
 from stallwatch.model.evidence import RankEvidence
-from tests.builders.job import IN_RECV, SLEEPS, Call, Rank, loop, transfer, world
+from tests.builders.job import (
+    IN_RECV,
+    SLEEPS,
+    Call,
+    Group,
+    Rank,
+    evidence,
+    from_any,
+    loop,
+    recorder,
+    transfer,
+    world,
+)
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -87,3 +99,35 @@ def test_a_send_behind_another_of_the_same_two_waits_there() -> None:
     assert _awaits(graph, 0) == (Blocker(1, 0, Strength.QUEUED),)
     graph = _graph(_calls(0, receives, receives), _calls(1, sends, sends), *rest)
     assert _awaits(graph, 0) == (), "it stands in the first of both"
+    graph = _graph(_calls(0, receives, receives, done=1), _calls(1, sends, sends, done=1), *rest)
+    assert _awaits(graph, 0) == (), "both stand in the second"
+
+
+def test_a_send_behind_one_of_another_group_to_the_same_rank_waits_there() -> None:
+    pair = Group("1", "pair", (0, 1), 1)
+    rest = [_calls(rank) for rank in (2, 3)]
+    behind = _calls(1, transfer(pair, ("send", 0)), transfer(W4, ("send", 0)))
+    assert _awaits(_graph(_calls(0, transfer(W4, ("recv", 1))), behind, *rest), 0) == (Blocker(1, 0, Strength.QUEUED),)
+
+
+def test_a_transfer_to_oneself_in_a_batch_is_awaited_of_nobody() -> None:
+    batch = transfer(W4, ("send", 0), ("recv", 0), ("recv", 1), batched=True)
+    graph = _graph(_calls(0, batch), *(_calls(rank) for rank in (1, 2, 3)))
+    assert _awaits(graph, 0) == (Blocker(1, 0, Strength.RECORDED),)
+    assert set(graph.unknown.values()) == {()}
+
+
+def test_a_receive_from_anybody_may_be_answered_by_all_of_whom_something_is_known() -> None:
+    receives = Rank(0, (*STEPS, transfer(W4, ("recv", 1))), len(STEPS), frames=IN_RECV)
+    told = from_any(evidence(receives, Rank(1, STEPS), Rank(2, dumped=False), Rank(3, dumped=False, frames=SLEEPS)))
+    graph = _graph(*told.ranks)
+    assert _awaits(graph, 0) == (Blocker(1, 0, Strength.SUPPOSED), Blocker(3, 0, Strength.SUPPOSED))
+    assert list(graph.unknown.values()) == [(2,)]
+
+
+def test_a_peer_whose_transfer_has_moved_on_is_not_awaited() -> None:
+    receives = _calls(0, transfer(W4, ("recv", 1)))
+    calls = (*STEPS, transfer(W4, ("send", 0)))
+    moves = Rank(1, STEPS, len(STEPS) - 1, looks=1, extra=(recorder(1, calls, len(STEPS), look=2),)).evidence()
+    graph = _graph(receives, moves, *(_calls(rank) for rank in (2, 3)))
+    assert (graph.moving, _awaits(graph, 0)) == ((1,), ())
