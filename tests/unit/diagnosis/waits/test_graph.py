@@ -13,7 +13,7 @@ from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Strength
 from stallwatch.model.evidence import CodeFrame, NodeEvidence, RasCommunicator, RasRank
-from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, loop, recorder, transfer, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, loop, operations, recorder, transfer, world
 
 W3, W4 = world(3), world(4)
 STEPS = loop(W4, 6)
@@ -180,21 +180,28 @@ def test_who_stands_in_the_function_that_called_it_on_the_others_is_a_member_on_
     assert found == [(Blocker(2, 0, Strength.HOST),)]
     assert of_unknown_members(0, 1, others=others((IN_REDUCE[0], above, SLEEPS[-1])), world_size=4) == [()]
     assert of_unknown_members(0, 1, others=others(SLEEPS), world_size=4) == [()]
+    near, far = others((above, SLEEPS[-1]))
+    seen_once = dataclasses.replace(near, looks=1)
+    assert of_unknown_members(0, 1, others=(seen_once, far), world_size=4) == [()], "it may move"
+    own = Call(Group("7", "own", (2, 3), 7))
+    waits = dataclasses.replace(near, calls=(own, own), done=1)
+    assert of_unknown_members(0, 1, others=(waits, far), world_size=4)[0] == (), "it waits in another"
 
 
-def of_pairs(*alone: int) -> tuple[list[tuple[Blocker, ...]], list[tuple[int, ...]]]:
-    """Of four ranks these wait, each in a pair of its own kind, in which nobody else was seen; the others sleep."""
+def of_pairs(*alone: int, world_size: int = 4) -> tuple[list[tuple[Blocker, ...]], list[tuple[int, ...]]]:
+    """Of these ranks some wait, each in a pair of its own kind, in which nobody else was seen; the others sleep."""
     pairs = {rank: (Call(Group(str(1 + rank), f"pair{rank}", (rank,), 1 + rank)),) * 4 for rank in alone}
     waiting = [Rank(rank, calls, 3, frames=IN_REDUCE, members_known=False) for rank, calls in pairs.items()]
-    own = {rank: (Call(Group(str(10 + rank), "own", (rank,), 10 + rank)),) for rank in range(4)}
+    own = {rank: (Call(Group(str(10 + rank), "own", (rank,), 10 + rank)),) for rank in range(world_size)}
     rest = [Rank(rank, calls, frames=(), members_known=False) for rank, calls in own.items() if rank not in alone]
-    graph = graph_of(*waiting, *rest)
+    graph = graph_of(*waiting, *rest, world_size=world_size)
     return blockers(graph), sorted(graph.unknown.values())
 
 
 def test_any_rank_that_is_in_no_pair_may_be_the_other_of_one_unless_pairs_overlap() -> None:
     assert of_pairs(0) == ([tuple(Blocker(rank, 0, Strength.SUPPOSED) for rank in (1, 2, 3))], [()])
     assert of_pairs(0, 1)[0] == [tuple(Blocker(rank, 0, Strength.SUPPOSED) for rank in (2, 3))] * 2
+    assert of_pairs(0, 1, world_size=3) == ([(), ()], [(0, 2), (1, 2)]), "a row of three"
     ring = of_pairs(0, 1, 2, 3)
     assert ring == ([()] * 4, [(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)])
 
@@ -235,3 +242,31 @@ def test_of_one_that_has_come_since_the_look_before_nobody_knows_whether_it_stan
     graph = graph_of(Rank(0, calls, len(STEPS)), moves, *(Rank(rank, calls, len(STEPS)) for rank in (2, 3)))
     assert (graph.moving, set(graph.unknown.values())) == ((1,), {(1,)})
     assert blockers(graph) == [()]
+
+
+def test_a_thread_that_stands_in_a_call_is_in_it_whatever_another_of_its_rank_does() -> None:
+    other = Call(Group("2", "other", (2, 3), 2), thread="2")
+    first, second = (*STEPS, other, STEPS[0]), (*STEPS, other, STEPS[0], other)
+    moves = Rank(3, first, len(STEPS), looks=1, extra=(recorder(3, second, len(STEPS) + 1, look=2),))
+    stands = Rank(2, (*STEPS, other, STEPS[0]), len(STEPS) + 1)
+    graph = graph_of(*(Rank(rank, (*STEPS, STEPS[0]), len(STEPS)) for rank in (0, 1)), stands, moves)
+    point = next(wait.point for wait in graph.waits if wait.rank == 0)
+    assert (graph.moving, graph.blockers[point], graph.unknown[point]) == ((3,), (), ())
+
+
+def in_batches(rank: int, *, closed: bool) -> Rank:
+    """After the loop two broadcasts that are launched as one, twice; the last time `closed` or not."""
+    entries = list(operations(rank, STEPS, len(STEPS)))
+    for done, names in ((True, ("", "", "coalesced")), (False, ("", "", "coalesced") if closed else ("", ""))):
+        before, state = entries[-1], "completed" if done else "scheduled"
+        for name in names:
+            number = {"record_id": len(entries), "collective_seq_id": before.collective_seq_id + 1, "retired": done}
+            entries.append(replace(before, name=name or "broadcast", state=state, op_id=before.op_id + 1, **number))
+    looks = (replace(recorder(rank, STEPS, look=look), operations=tuple(entries)) for look in (1, 2))
+    return Rank(rank, dumped=False, frames=IN_REDUCE, extra=tuple(looks))
+
+
+def test_who_is_inside_a_batch_of_calls_has_issued_none_of_them() -> None:
+    graph = graph_of(*(in_batches(rank, closed=True) for rank in (0, 1, 2)), in_batches(3, closed=False))
+    assert blockers(graph) == [(Blocker(3, 0, Strength.RECORDED),)]
+    assert blockers(graph_of(*(in_batches(rank, closed=True) for rank in range(4)))) == [()]

@@ -57,6 +57,12 @@ def test_a_send_behind_a_collective_waits_there_with_its_rank() -> None:
     assert _awaits(lacks, 0) == (Blocker(1, 0, Strength.RECORDED),)
 
 
+def _cut(rank: RankEvidence, lost: int) -> RankEvidence:
+    """With so many of the first entries of its ring lost."""
+    kept = (replace(one, operations=one.operations[lost:]) for one in rank.recorders)
+    return replace(rank, recorders=tuple(kept))
+
+
 @pytest.mark.parametrize(
     ("begins_late", "batch", "strength"),
     [
@@ -73,8 +79,7 @@ def test_of_rings_that_have_lost_their_beginning_a_batch_s_other_end_may_be_done
         return transfer(W4, *both, batched=batch)
 
     def cut(rank: RankEvidence) -> RankEvidence:
-        kept = (replace(one, operations=one.operations[3:]) for one in rank.recorders)
-        return replace(rank, recorders=tuple(kept)) if begins_late else rank
+        return _cut(rank, 3) if begins_late else rank
 
     waits = _calls(0, ends(1, "recv"), ends(1, "recv"), done=1)
     away = Rank(1, (*STEPS, ends(0, "send")), frames=SLEEPS).evidence()
@@ -131,3 +136,13 @@ def test_a_peer_whose_transfer_has_moved_on_is_not_awaited() -> None:
     moves = Rank(1, STEPS, len(STEPS) - 1, looks=1, extra=(recorder(1, calls, len(STEPS), look=2),)).evidence()
     graph = _graph(receives, moves, *(_calls(rank) for rank in (2, 3)))
     assert (graph.moving, _awaits(graph, 0)) == ((1,), ())
+
+
+def test_rings_of_which_one_is_whole_do_not_count_alike() -> None:
+    """Ranks 0 and 1 have one transfer behind them, of which rank 0's ring has lost its end, and rank 0 waits again."""
+    receives, sends = transfer(W4, ("recv", 1)), transfer(W4, ("send", 0))
+    rest = [_calls(rank) for rank in (2, 3)]
+    waits = _cut(_calls(0, receives, receives, done=1), len(STEPS) + 1)
+    assert _awaits(_graph(waits, _calls(1, sends, done=1), *rest), 0) == (Blocker(1, 0, Strength.RECORDED),)
+    both = _cut(_calls(0, receives, receives, done=1), 3), _cut(_calls(1, sends, sends, done=1), 3)
+    assert _awaits(_graph(*both, *rest), 0) == (), "both stand in the second"
