@@ -218,6 +218,20 @@ def semaphore_of_a_program_that_crashed() -> None:
         continue  # EINTR
 
 
+@hang(culprits=(3,), where=("lock", "user_code"))
+def keeps_the_semaphore_of_its_node() -> None:
+    """Rank 3 has the node's semaphore, and stands; ranks 1 and 2 wait for it, and rank 0 for all of them. No kernel
+    tells who has it."""
+    semaphore = [_LIBC.syscall(_SEMGET, 0, 1, 0o1666)]
+    dist.broadcast_object_list(semaphore, 0, device=DEVICE)
+    train(WARM_UP)
+    if RANK == 3:
+        threading.Event().wait()  # here
+    while RANK and _LIBC.semop(semaphore[0], (ctypes.c_short * 3)(0, -1, 0), 1):
+        continue  # EINTR
+    dist.barrier()
+
+
 @stands(where=("filesystem", "user_code"))
 def asynchronous_io_never_ends() -> None:
     """States on NVMe: the kernel's queue is asked for an event that never comes (huggingface/transformers#12715)."""

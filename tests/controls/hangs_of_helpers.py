@@ -291,5 +291,21 @@ def process_of_a_checkpoint_stands() -> None:
     train(60)
 
 
+@hang(culprits=(1,), where=("user_code", "lock"))
+def keeps_the_lock_of_its_node() -> None:
+    """Rank 1 takes a lock on a file that is for one rank of the node at a time, and stands; ranks 2 and 3 wait for the
+    lock, rank 0 for all of them."""
+    train(WARM_UP)
+    if RANK == 0:
+        dist.barrier()
+    _JOB_FOLDER.mkdir(exist_ok=True)
+    with (_JOB_FOLDER / "node.lock").open("w") as file:
+        time.sleep(0 if RANK == 1 else 1)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if RANK == 1:
+            threading.Event().wait()  # here
+    dist.barrier()
+
+
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from stallwatch.captures.file_locks import holder_of
 from stallwatch.captures.waited_for import waited_for
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
@@ -25,6 +26,7 @@ from stallwatch.node.procfs import (
 )
 
 _MOST_THREADS = 4096
+_AT_LOCK = "lock"  # in the names of the kernel's functions that wait for one on a file: locks_lock_inode_wait
 _WAKES_OF_A_PAUSE = 2  # measured: the stop ends the wait, and it is waited again
 
 # The hook publishes its record whole.
@@ -86,6 +88,7 @@ def look_at(
             own_read_bytes=own.read,
             own_write_bytes=own.written,
             at_ns=time.monotonic_ns(),
+            lock_holder_pid=holder_of(pid, proc) if any(_AT_LOCK in (one.wchan or "") for one in threads) else None,
         )
 
 

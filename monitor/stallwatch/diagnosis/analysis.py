@@ -15,6 +15,7 @@ from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.logs.blame import Blame, find_blame
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
 from stallwatch.diagnosis.waits.roots import Roots, absent_ranks, find_roots
+from stallwatch.diagnosis.waits.shared_locks import holders
 from stallwatch.model.gpu import Gpu
 
 # NVML's view of waiting and of not waiting, relative to the other ranks of the case; absolute watts say nothing.
@@ -75,8 +76,17 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def absent(self) -> tuple[int, ...]:
-        """Ranks that others wait for and that wait in nothing themselves: they have not entered; ascending."""
-        return tuple(absent_ranks(self.case, self.graph, self.roots))
+        """Ranks that others wait for and that wait for nobody themselves: they have not entered; ascending."""
+        return tuple(rank for rank in self._not_entered if rank not in self.behind_locks)
+
+    @cached_property
+    def behind_locks(self) -> dict[int, tuple[int, ...]]:
+        """Ranks that have not entered because they wait for a lock, each with those that hold it, or may."""
+        return holders(self.case, self._not_entered)
+
+    @cached_property
+    def _not_entered(self) -> list[int]:
+        return absent_ranks(self.case, self.graph, self.roots)
 
     @cached_property
     def divergence(self) -> Divergence | None:

@@ -39,6 +39,7 @@ def parse(data: bytes, source: str, look: int = 1) -> ProcessLook:
         open_files=_pair(said.get("open_files")),
         memory_bytes=_used(said.get("memory_bytes")),
         out_of_memory_kills=integer(said.get("out_of_memory_kills")),
+        lock_holder_pid=integer(said.get("lock_holder_pid")),
     )
 
 

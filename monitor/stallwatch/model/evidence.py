@@ -177,6 +177,7 @@ class ProcessLook(Process, frozen=True, kw_only=True):
     shared_memory_bytes: tuple[int, int] | None = None  # its own /dev/shm: used, size
     memory_bytes: tuple[int, int | None] | None = None  # of its cgroup: used, limit (None: no limit)
     out_of_memory_kills: int | None = None  # in its cgroup, so far
+    lock_holder_pid: int | None = None  # holds the lock on a file that it waits for; None: waits for none, or not known
 
 
 # Begins `detail` of an Attempt whose hook answered that there is no recorder: torch.distributed is not initialised.

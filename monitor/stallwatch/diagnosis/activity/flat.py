@@ -9,13 +9,13 @@ from stallwatch.diagnosis.activity.rank_activity import (
     HelperChild,
     Helpers,
     HelperThread,
-    Place,
     ProcessState,
     RaisedException,
     RankActivity,
     RankEnd,
     RankProgress,
 )
+from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.model.evidence import CodeFrame, SourceBlock
 from stallwatch.model.hook_report import Handled, NamedCall
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
@@ -79,6 +79,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     joined: bool | None = None
     phase: str = ""
     waits_on: str = ""
+    lock_holder_pid: int | None = None
     why: tuple[Fact, ...] = ()
 
 
@@ -149,6 +150,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         joined=process.joined,
         phase=process.phase,
         waits_on=place.waits_on,
+        lock_holder_pid=place.lock_holder_pid,
         why=activity.why,
     )
 
@@ -171,6 +173,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             blocks=flat.blocks,
             polls=flat.polls,
             waits_on=flat.waits_on,
+            lock_holder_pid=flat.lock_holder_pid,
         ),
         call=CommunicationCall(
             flat.in_collective, flat.collective, flat.named_call, flat.call_members, flat.call_group_name

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, post_transfers
 from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
@@ -16,33 +17,6 @@ from stallwatch.model.evidence import CodeFrame, LogEvent, RankEvidence, SourceB
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where the judged thread stands, at the last look that has its stack."""
-
-    where: Where = "unknown"
-    detail: str = ""  # what it does, a predicate: "waits for a lock"; "" when unknown
-    frame: Frame | None = None  # the line of the job's code to show a person
-    stack: tuple[CodeFrame, ...] = ()  # innermost first
-    thread: str = ""  # name of the thread that was judged, "" when there is no stack
-    os_thread_id: int | None = None
-    in_teardown: bool = False  # destroy_process_group, atexit, threads joined at the end
-    gpu_guessed: bool = False  # waits for its GPU, or computes in native code: nothing says which
-    # (file, function, block) around the lines of its stack, outermost first; None: its source was not read.
-    blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
-    polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
-    waits_on: str = ""  # the file system or server that it, or its child at work, waits for: "nfs4 filer:/vol"
-
-    @property
-    def gpu_sync(self) -> bool:
-        """Waits for its GPU: under NCCL this is how a waiting rank looks."""
-        return self.where == "gpu_sync"
-
-    @property
-    def in_store_or_init(self) -> bool:
-        """Rendezvous, store, new_group, creation of a communicator."""
-        return self.where in ("init", "store")
 
 
 class CommunicationCall(msgspec.Struct, frozen=True):

@@ -27,7 +27,6 @@ from stallwatch.diagnosis.activity.observed import (
 from stallwatch.diagnosis.activity.rank_activity import (
     CommunicationCall,
     Helpers,
-    Place,
     ProcessState,
     RaisedException,
     RankActivity,
@@ -38,6 +37,7 @@ from stallwatch.diagnosis.activity.rank_activity import (
     polls_a_child,
     with_scene,
 )
+from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.activity.threads import (
     RankLook,
     blocking_thread,
@@ -194,6 +194,7 @@ def _place(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) ->
         or _past_main(now, _pid(now.look, rank)),
         gpu_guessed=standing.gpu_guessed,
         waits_on=now.kernel.waits_on,
+        lock_holder_pid=now.look.process.lock_holder_pid if now.look.process else None,
     )
 
 

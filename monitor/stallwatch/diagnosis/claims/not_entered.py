@@ -24,6 +24,7 @@ from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Strength, Wait
 from stallwatch.diagnosis.waits.roots import goes_on, resolves
+from stallwatch.diagnosis.waits.shared_locks import holder_named, told_by_kernel
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 from stallwatch.progress.job_progress import many_move
@@ -32,6 +33,7 @@ _READS = ("filesystem", "checkpoint", "dataloader")
 # Cores, between two looks. Who waits for an event of its GPU with cudaDeviceScheduleBlockingSync uses none; who
 # computes where others want its core has what they leave: a third of one beside four ranks that spin on two cores.
 _RUNS = 0.05
+_LOCKS = "/proc/locks"
 _MAIN_THREAD = "MainThread"  # by Python's own name; what a thread beside it does may be none of the loop's business
 
 
@@ -53,19 +55,40 @@ def claim(analysis: Analysis) -> Saying:
     facts: list[Fact] = []
     if wait is not None:
         facts = [fact for rank in found if (fact := frontier_fact(analysis, rank, wait.point.group)) is not None]
-    resolved = resolves(analysis.graph, found)
+    behind = analysis.behind_locks
+    facts = [*_lock_facts(analysis), *facts]
+    resolved = resolves(analysis.graph, [*found, *behind])
     if resolved:
         facts.append(
             Fact(f"if {named(found)} entered, every wait that was recorded would end", "replay of the schedules")
         )
+    confidence = _confidence(analysis, found, resolved)
+    supposed = confidence == "certain" and not told_by_kernel(analysis.case, behind)
     return Claim(
         cause="not_entered",
         culprits=tuple(found),
-        confidence=_confidence(analysis, found, resolved),
+        confidence="likely" if supposed else confidence,
         because=(*waiting_facts(analysis, found), *facts[:8], *activity_facts(analysis, found)),
         where=_where(analysis, found),
         operation=None if wait else unrecorded_operation(analysis, found),
     ).at(analysis, wait)
+
+
+def _lock_facts(analysis: Analysis) -> list[Fact]:
+    """Who waits for a lock, and who holds it by the kernel's word, or may."""
+    facts, supposed = [], dict[tuple[str, tuple[int, ...]], list[int]]()
+    for rank, held in analysis.behind_locks.items():
+        place = analysis.case.activity(rank).place
+        if place.lock_holder_pid is not None:
+            facts.append(Fact(f"rank {rank} {place.detail}, which {named(held)} holds", _LOCKS))
+        else:
+            supposed.setdefault((place.detail, held), []).append(rank)
+    for (detail, held), ranks in supposed.items():
+        facts.append(Fact(f"{named(ranks)}: {detail}, which {named(held)} of the same node may hold", "/proc"))
+    for rank in analysis.absent:
+        if (holder := holder_named(analysis.case, rank)) is not None:
+            facts.append(Fact(f"rank {rank} {analysis.case.activity(rank).place.detail}, which {holder} holds", _LOCKS))
+    return facts
 
 
 def _where(analysis: Analysis, found: list[int]) -> Where | None:

@@ -1,6 +1,7 @@
 """Steps for a rank that is stuck in its own code, by what it does there, and by what the wait is for."""
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.report.step_context import StepContext, StepPlace
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import NextStep, Step, of_the_living, restart, starts_job
@@ -149,6 +150,8 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
         case "lock":
             if activity and "lock file" in activity.place.detail:
                 return _lock_file(host, pid, place)
+            if activity and activity.place.at_shared_lock:
+                return _shared_lock(host, pid, activity.place)
             waits = place.clause("; it waits at", with_pid=False)
             return [
                 of_the_living(
@@ -285,6 +288,25 @@ def rendezvous() -> list[NextStep]:
         "Count the ranks: as many as WORLD_SIZE must run, each with a RANK of its own; the launcher's log tells "
         "of those that never started.",
         of_the_living("From every node reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it."),
+    ]
+
+
+def _shared_lock(host: str, pid: str, place: Place) -> list[NextStep]:
+    """Another process holds it; which one, the kernel tells of locks on files."""
+    holder = place.lock_holder_pid
+    if holder is not None:
+        first = f"On {host} see what holds it: `ps -o pid,ppid,stat,etime,args -p {holder}`, `py-spy dump -p {holder}`."
+    else:
+        first = (
+            f"On {host} find which process holds it: `lslocks` for a lock on a file, `ipcs -s -p` for a semaphore of "
+            f"System V; `ls -l /proc/{pid}/fd` lists the files of the rank."
+        )
+    return [
+        of_the_living(first),
+        "One that has died keeps a semaphore and a lock file for ever, and no lock of flock or fcntl: use those, or "
+        "SEM_UNDO.",
+        "A rank that holds it must let go before it waits in a collective.",
+        restart("Stop the job and start it from its last checkpoint if what holds it does not let go."),
     ]
 
 

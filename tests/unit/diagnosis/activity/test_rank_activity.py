@@ -3,7 +3,8 @@
 import pytest
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.activity.rank_activity import CommunicationCall, Place, with_transfer
+from stallwatch.diagnosis.activity.rank_activity import CommunicationCall, with_transfer
+from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.summary import RankSummary
 from tests.builders.job import Rank, loop, world

@@ -1,0 +1,43 @@
+"""Ranks that stand at a lock which another process of their node holds, or may hold: they did not stay away from what
+the others wait in by themselves."""
+
+from collections.abc import Collection, Mapping
+
+from stallwatch.diagnosis.job.case import Case
+
+
+def holders(case: Case, absent: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """Given ranks that have not entered, return those at such a lock, each with the others of them that hold it by the
+    kernel's word, or else may: those of its node that are seen to do something else. Empty where that would leave
+    nobody: then they wait for each other."""
+    at_lock = {rank for rank in absent if case.activity(rank).place.at_shared_lock}
+    found = {rank: held for rank in sorted(at_lock) if (held := _holders(case, rank, absent, at_lock))}
+    return found if len(found) < len(absent) else {}
+
+
+def _holders(case: Case, rank: int, absent: Collection[int], at_lock: Collection[int]) -> tuple[int, ...]:
+    host, holder = case.activity(rank).host, case.activity(rank).place.lock_holder_pid
+    here = [one for one in sorted(absent) if one != rank and host is not None and case.activity(one).host == host]
+    if holder is not None:
+        return tuple(one for one in here if holder in _pids(case, one))
+    return tuple(one for one in here if one not in at_lock and case.activity(one).place.stack)
+
+
+def _pids(case: Case, rank: int) -> set[int | None]:
+    activity = case.activity(rank)
+    return {activity.pid, *activity.helpers.child_pids}
+
+
+def told_by_kernel(case: Case, behind: Mapping[int, Collection[int]]) -> bool:
+    """Whether of each of these the kernel tells who holds its lock."""
+    return all(case.activity(rank).place.lock_holder_pid is not None for rank in behind)
+
+
+def holder_named(case: Case, rank: int) -> str | None:
+    """What holds the lock that a rank waits at, by the kernel: a rank of its node, or a process; None: untold."""
+    place, host = case.activity(rank).place, case.activity(rank).host
+    if not place.at_shared_lock or place.lock_holder_pid is None:
+        return None
+    of_ranks = [one for one in case.observed if case.activity(one).host == host and one != rank]
+    found = next((one for one in of_ranks if place.lock_holder_pid in _pids(case, one)), None)
+    return f"process {place.lock_holder_pid}" if found is None else f"rank {found}"
