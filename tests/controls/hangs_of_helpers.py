@@ -298,8 +298,8 @@ def keeps_the_lock_of_its_node() -> None:
     train(WARM_UP)
     if RANK == 0:
         dist.barrier()
-    _JOB_FOLDER.mkdir(exist_ok=True)
-    with (_JOB_FOLDER / "node.lock").open("w") as file:
+    JOB_FOLDER.mkdir(exist_ok=True)
+    with (JOB_FOLDER / "node.lock").open("w") as file:
         time.sleep(0 if RANK == 1 else 1)
         fcntl.flock(file, fcntl.LOCK_EX)
         if RANK == 1:
