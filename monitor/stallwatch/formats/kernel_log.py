@@ -40,6 +40,21 @@ _OOM_KILLED: Final = re.compile(
 _HUNG: Final = re.compile(
     r"INFO: task (?P<name>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds"
 )
+# It spins in the kernel, where the one above waits; "watchdog:" and the like stand before it.
+_LOCKUP: Final = re.compile(r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<name>.+):(?P<pid>\d+)\]")
+# What ROCm's driver does about a GPU that does not get on: "amdgpu 0000:83:00.0: amdgpu: ring sdma0 timeout, signaled
+# seq=50", or "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring …" of older ones, then "GPU reset begin!".
+_AMD: Final = re.compile(
+    r"(?:amdgpu (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): (?:amdgpu: )?|\[drm:amdgpu_job_timedout \[amdgpu\]\] \*ERROR\* )"
+    r"(?:ring \S+ timeout|GPU reset begin)"
+)
+# A file server or a disk that does not answer: NFS, Lustre, NVMe, any block device. "OK" takes an NFS server's back.
+_STORAGE: Final = re.compile(
+    r"nfs4?: server (?P<nfs>\S+) (?:not responding|(?P<back>OK\b))"
+    r"|Lustre: (?P<lustre>\S+): Connection to \S+ \(at \S+\) was lost"
+    r"|nvme (?P<nvme>nvme\d+): I/O (?:tag )?\d+ .*?\btimeout"
+    r"|(?:blk_update_request: |print_req_error: )?(?:critical medium|I/O) error, dev (?P<disk>\w+)"
+)
 _PCIE: Final = re.compile(
     r"(?:[\w.-]+ )?(?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): PCIe Bus Error: severity=(?P<severity>[^,]+)"
 )
@@ -73,7 +88,8 @@ NEEDLES: Final = (
     "NVRM:", "SXid (PCI", "oom-kill:", "Killed process", "blocked for more than", "blocked in I/O wait",
     "PCIe Bus Error", "ink down", "ink DOWN", "ink is Down", "ink is down", "definitely down", "health compromised",
     "device's health", "Fatal error", "assert_var", "internal error", "x timeout", "X timeout", "command timeout",
-    "cmd_exec timeout", "Will cause a leak", "in error state", "hardware error",
+    "cmd_exec timeout", "Will cause a leak", "in error state", "hardware error", "soft lockup", "GPU reset begin",
+    "amdgpu_job_timedout", ": ring ", "fs: server ", "fs4: server ", "Lustre: ", ": I/O ", " error, dev ",
 )  # fmt: skip
 
 
@@ -135,7 +151,7 @@ class KernelLogReading:
             constraint = "memcg" if match["where"].startswith("Memory cgroup") else "none"
             if not self._same_kill(int(match["pid"]), number):
                 self._add("oom_kill", line, number, pid=int(match["pid"]), process=match["name"], constraint=constraint)
-        elif match := _said(_HUNG, line):
+        elif match := _said(_HUNG, line) or _said(_LOCKUP, line):
             self._add("hung_task", line, number, pid=int(match["pid"]), process=match["name"])
         elif match := _said(_LINK, line):
             self._add("link_down", line, number, device=match["device"], pci_bus_id=_pci(match["pci"] or ""))
@@ -145,6 +161,20 @@ class KernelLogReading:
             self._add(
                 "pcie_error", line, number, pci_bus_id=_pci(match["pci"]), corrected=match["severity"] == "Corrected"
             )
+
+        elif match := _said(_AMD, line):
+            self._add("gpu_reset", line, number, pci_bus_id=_pci(match["pci"] or ""))
+        elif match := _said(_STORAGE, line):
+            self._of_storage(match, line, number)
+
+    def _of_storage(self, match: re.Match[str], line: str, number: int) -> None:
+        """One event a server or disk, until it is back."""
+        name = next(name for group, name in match.groupdict().items() if name and group != "back")
+        known = [event for event in self.events if event.kind == "storage_silent" and event.device == name]
+        if match["back"]:
+            self.events = [event for event in self.events if event not in known]
+        elif not known:
+            self._add("storage_silent", line, number, device=name)
 
     def _same_kill(self, pid: int, number: int) -> bool:
         """The kernel reports one kill in two lines."""

@@ -55,6 +55,11 @@ SYSTEM_PATTERNS: Final = (
         pattern("process_failed", word, rf"\brank (?P<rank>\d+) (?:{word} (?P<{name}>[1-9]\d*))\s*(?:\(.*)?$")
         for word, name in (("exited with code", "exit"), ("died from signal", "exit_signal"))
     ),
+    # jsrun, of IBM's.
+    pattern(
+        "process_failed", "first noticed rank", r"\(first noticed rank (?P<rank>\d+)\) terminated with (?:signal "
+        r"(?P<exit_signal>\d+)|exit code (?P<exit>[1-9]\d*))",
+    ),
     pattern("process_failed", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator"),
     # Intel MPI's and MPICH's; the next line says how.
     pattern(

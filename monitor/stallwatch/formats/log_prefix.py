@@ -57,7 +57,7 @@ _SURE: Final = re.compile(
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
 )
 _MARKED: Final = re.compile(
-    r"[\d\])>:\t]|\w +\||^[\w.-]+ $"
+    r"[\d\])>:\t]|\w +\||^[\w.-]+ $|^[`\"'\u201c\u2018]+$"
 )  # what no word of a sentence, and no exception group, begins with
 LONGEST_PREFIX: Final = 120
 # The end of a progress bar ("32040/500150 [6:28:43<94:39:17,  1.37it/s, loss=2.6]", "12it [00:03, 3.9it/s]"), which has

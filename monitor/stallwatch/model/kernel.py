@@ -4,7 +4,8 @@ import msgspec
 
 
 class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """kinds: xid, sxid (of an NVSwitch), off_bus, oom_kill, hung_task, pcie_error, link_down, adapter_error."""
+    """kinds: xid, sxid (of an NVSwitch), off_bus, oom_kill, hung_task, pcie_error, link_down, adapter_error,
+    gpu_reset (of an AMD GPU), storage_silent (a file server or disk that does not answer)."""
 
     kind: str
     text: str
@@ -19,6 +20,6 @@ class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     caused_by_xid: int | None = None
     corrected: bool | None = None  # of a PCIe error
     constraint: str | None = None  # of an OOM kill: "memcg" or "none" (the whole node)
-    device: str | None = None  # network adapter or port
+    device: str | None = None  # network adapter or port, file server, disk
     source: str = ""  # file that it stands in
     at_ns: int | None = None  # CLOCK_MONOTONIC, where a sensor heard it

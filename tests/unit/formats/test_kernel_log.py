@@ -94,6 +94,9 @@ FORGED = (
     "Out of memory: Killed process 42 (python), UID:1000",
     "INFO: task python:42 blocked for more than 120 seconds",
     "nvme 0000:01:00.0: PCIe Bus Error: severity=Fatal, type=x",
+    "watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [python:42]",
+    "amdgpu 0000:83:00.0: amdgpu: GPU reset begin!",
+    "nfs: server x not responding, still trying",
 )
 
 
@@ -148,3 +151,14 @@ def test_a_message_is_one_behind_whatever_heading(name: str, before: str) -> Non
 def test_a_long_heading_takes_no_time(part: str) -> None:
     """Tried in all ways, fifty parts that can be read in two ways take years."""
     assert parse(f"{part * 50}x {FORGED[0]}".encode()).events == ()
+
+
+def test_a_server_s_silence_is_one_event_until_it_is_back() -> None:
+    silent = "[512.1] nfs: server 10.1.1.5 not responding, still trying\n"
+    assert [(event.kind, event.device) for event in parse((3 * silent).encode()).events] == [
+        ("storage_silent", "10.1.1.5")
+    ]
+    back = "[530.1] nfs: server 10.1.1.5 OK\n"
+    assert parse((silent + back).encode()).events == ()
+    assert len(parse((silent + back + silent).encode()).events) == 1
+    assert len(parse((silent + back.replace("1.5", "1.6")).encode()).events) == 1

@@ -108,6 +108,8 @@ _KINDS: Final = {
     "pcie_error": "pcie_error",
     "link_down": "link_down",
     "adapter_error": "adapter_error",
+    "gpu_reset": "gpu_unreachable",
+    "storage_silent": "storage_silent",
 }
 
 

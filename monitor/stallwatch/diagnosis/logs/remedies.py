@@ -10,6 +10,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
     LOST,
     NO_DEVICE,
     NOT_INITIALISED,
+    SILENT_STORAGE,
     UNKNOWN_CUDA,
     Words,
     gpu_words,
@@ -149,13 +150,14 @@ _WORDS: dict[str, Words] = {
         "without_node",
     ),
     "hung_task": Words(
-        "The kernel says that this process waits in it without end: a disk or a network file system that does not "
-        "answer, or the driver. Its rank holds the others up, and not even SIGKILL ends it.",
+        "The kernel says that this process waits or spins in it without end: a disk or a network file system that does "
+        "not answer, or the driver. Its rank holds the others up, and not even SIGKILL ends it.",
         "cat /proc/<pid>/wchan /proc/<pid>/stack (root); mount and dmesg for the file system; nvidia-smi for the "
         "driver",
         "without_node",
         of_the_living=True,
     ),
+    "storage_silent": SILENT_STORAGE,
     "node_failed": Words(
         "The scheduler lost this node; its ranks are gone, and the others waited for them.",
         "sinfo -R; the node's console and power log; start again without it (sbatch --exclude=<node>)",

@@ -194,6 +194,24 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
         ),
     ),
     (
+        "illegal memory access",
+        Words(
+            "A kernel of this rank read or wrote outside of its memory. CUDA says so at a later call: the line that "
+            "raised need not be the one that did it.",
+            "CUDA_LAUNCH_BLOCKING=1 for one run, or compute-sanitizer, names the kernel: mostly an index, a custom "
+            "kernel or an extension built for other versions; with the same GPU alone again, dmesg for its XIDs",
+        ),
+    ),
+    (
+        "RendezvousClosedError",
+        Words(
+            "This node's agent came to start its ranks anew and found the rendezvous closed: another node's agent has "
+            "ended the job, because its ranks were done or its restarts used up.",
+            "look for the first rank that ended, above this line and in the other nodes' logs; give no second run the "
+            "same --rdzv-id while the first one lives",
+        ),
+    ),
+    (
         "undefined symbol: nccl",
         Words(
             "Another NCCL than PyTorch's was loaded before it.",
@@ -310,9 +328,20 @@ HUNG: Final = Words(
     "without_node",
 )
 
+SILENT_STORAGE: Final = Words(
+    "The kernel says that a file server or a disk does not answer: a rank that reads or writes there stands until it "
+    "does, and the others wait for that rank.",
+    "on that node: mount, and `timeout 5 stat <mount>` of each; `ps -eo pid,stat,wchan:32,cmd | awk '$2 ~ /D/'` "
+    "shows who stands there; then the server's own state, and the network to it",
+    of_the_living=True,
+)
+
 # Searched in this order in what NVML's caller wrote.
 BY_REASON: Final[tuple[tuple[str, Words], ...]] = (
     ("gpu hang", HUNG),
+    ("gpu reset begin", HUNG),
+    ("amdgpu: ring ", HUNG),
+    ("*error* ring ", HUNG),
     ("uncorrectable", ECC),
     ("version mismatch", MISMATCH),
     ("insufficient permissions", NO_PERMISSION),

@@ -18,7 +18,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("actor_died",),
     ("nccl_async_event", "nccl_completion_error", "nccl_connect", "nccl_handshake"),
     ("gloo_connect", "init_timeout", "store_unreachable"),
-    ("nccl_error",),
+    ("nccl_error", "storage_silent"),
     ("desync_absent", "collective_timeout", "gloo_timeout"),
     ("heartbeat_stuck", "gil_clue"),
     ("interrupted",),

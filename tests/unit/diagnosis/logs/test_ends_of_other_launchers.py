@@ -125,3 +125,16 @@ def test_a_crash_at_a_local_rank_is_of_the_rank_that_its_launcher_saw_crash_ther
     end = end.replace("(local_rank: 9)", "(local_rank: 1)").replace("node0", "node1")
     assert told(crash + other + end) == ("rank_exited", (9,))
     assert told(crash)[0] == "rank_exited"
+
+
+def test_jsrun_names_the_rank_that_it_first_saw_end() -> None:
+    log = ranked(PEER_LOST, 0) + "ERROR:  One or more process (first noticed rank 5) terminated with signal 9\n"
+    assert told(log) == ("rank_exited", (5,))
+
+
+@pytest.mark.parametrize("mark", ["`", '"', "'", "> `", "\u201c"])
+def test_a_line_that_somebody_put_into_quotes_is_its_rank_s(mark: str) -> None:
+    first = "[rank2]:[E1126 03:11:02.1 ProcessGroupNCCL.cpp:1414] [PG 2 Rank 2] Process group watchdog thread terminated "
+    first += "with exception: CUDA error: an illegal memory access was encountered\n"
+    assert told(mark + first) == ("rank_raised", (2,))
+    assert told(marked(ranked(RAISED, 2), mark)) == ("rank_raised", (2,))

@@ -38,6 +38,8 @@ def event(kind: str, text: str = "", **fields: Any) -> LogEvent:
             {"frame": CodeFrame("load", "/srv/job/data.py", 7)},
             "look for the sample",
         ),
+        ("cuda_error", "CUDA error: an illegal memory access was encountered", {}, "compute-sanitizer"),
+        ("exception", "", {"exception": "x.rendezvous.api.RendezvousClosedError"}, "other nodes' logs"),
         ("no_such_kind", "", {}, "read the lines around it"),
     ],
 )
