@@ -236,16 +236,15 @@ def _refined(
 
 
 def _weak(call: tuple[CodeFrame, ...]) -> FrameMeaning | None:
-    """The outermost of the plain waits speaks best: Event.wait rather than the Condition.wait inside it."""
-    for frame in reversed(call):
-        found = meaning(frame)
-        if found and found.role not in STRONG_ROLES:
-            return (
-                found._replace(detail=_LOCK_WORDS.get(_class_of(frame), found.detail))
-                if found.role == "lock"
-                else found
-            )
-    return None
+    """The outermost of the plain waits speaks best: Event.wait rather than the Condition.wait inside it. But what reads
+    files may do so over the network."""
+    plain = [(frame, found) for frame in reversed(call) if (found := meaning(frame)) and found.role not in STRONG_ROLES]
+    if not plain:
+        return None
+    frame, found = plain[0]
+    if found.role == "filesystem":
+        return next((inner for _, inner in plain if inner.role == "socket"), found)
+    return found._replace(detail=_LOCK_WORDS.get(_class_of(frame), found.detail)) if found.role == "lock" else found
 
 
 _LOCK_WORDS = {

@@ -70,6 +70,13 @@ from tests.builders.rank_evidence import (
         (("_shutdown@PY/threading.py:1",), "S", "futex_do_wait", "teardown"),
         (("run@PY/subprocess.py:1", *STEP), "S", "do_wait", "user_code"),
         (STEP, "S", "anon_pipe_write", "filesystem"),
+        # What reads files, over the network.
+        (("Event.wait@PY/threading.py:629", "sync@/venv/lib/python3.11/site-packages/fsspec/asyn.py:94",
+          "OpenFile.__enter__@/venv/lib/python3.11/site-packages/fsspec/core.py:105", *STEP), "S", "futex_do_wait",
+         "socket"),
+        (("SocketIO.readinto@PY/socket.py:718", "HTTPResponse.read@PY/http/client.py:473",
+          "copyfileobj@PY/shutil.py:197", *STEP), "S", "wait_woken", "socket"),
+        (("read@PY/gzip.py:301", "copyfileobj@PY/shutil.py:197", *STEP), "D", "folio_wait_bit_common", "filesystem"),
         ((), "S", "hrtimer_nanosleep", "user_code"),
         ((), "D", "nfs4_proc", "filesystem"),
         ((), "S", "futex_do_wait", "unknown"),

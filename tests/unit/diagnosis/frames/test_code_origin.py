@@ -140,3 +140,18 @@ def test_a_collective_is_named_as_the_job_called_it() -> None:
     )
     assert collective_name(frames) == "all_gather_object"
     assert collective_name(stack("load@JOB:1")) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "role"),
+    [
+        ("fsspec/asyn.py", "sync", "socket"),  # https, s3, gs, abfs: all of them run in one loop of its own
+        ("fsspec/spec.py", "AbstractBufferedFile.read", "filesystem"),
+        ("trio/_core/_run.py", "run", "socket"),
+        ("gevent/_hub_primitives.py", "wait", "socket"),
+        ("tornado/ioloop.py", "IOLoop.run_sync", "socket"),
+    ],
+)
+def test_what_a_library_s_loop_waits_for_is_outside_of_the_node(module: str, name: str, role: str) -> None:
+    found = meaning(frame(f"{name}@/venv/lib/python3.11/site-packages/{module}:7"))
+    assert found is not None and found.role == role
