@@ -10,7 +10,7 @@ from stallwatch.bundle.deduplicate import Parsed, older_incidents
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.discovery import Found
 from stallwatch.bundle.merging import merged_node, merged_rank, with_world
-from stallwatch.bundle.numbered_logs import ranks_of_logs
+from stallwatch.bundle.numbered_logs import is_named_by_pid, of_no_rank, ranks_of_logs
 from stallwatch.bundle.other_runs import dumps_of_other_runs
 from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.formats.log_folders import of_path, run_of
@@ -57,8 +57,8 @@ class Assembly:
             self._nodes[file.host or UNKNOWN_HOST].append(parsed)
         elif kind == "log" and (file.rank is None or file.rank_by_number):
             self._loose_logs.append(parsed)
-        elif file.rank is None:
-            self.caveats.append(f"{file.source}: its name does not say of which rank it is; it is not used")
+        elif file.rank is None or (file.rank_by_number and is_named_by_pid(file.rank, value)):
+            self.caveats.append(f"{file.source}: {of_no_rank(kind)}")
         else:
             self._parts[file.rank][file.bundle].append(parsed)
 

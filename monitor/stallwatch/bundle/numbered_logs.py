@@ -1,11 +1,11 @@
-"""Logs that lie side by side under names that differ in a number: whether that is the rank, their contents tell."""
+"""Files that lie side by side under names that differ in a number: whether that is the rank, their contents tell."""
 
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from stallwatch.model.evidence import PROCESS_ENDS, LogTail
+from stallwatch.model.evidence import PROCESS_ENDS, LogTail, Stacks
 
 _NUMBER: Final = re.compile(r"\d{1,6}")
 _FEWEST: Final = 2  # logs whose own lines agree with their number
@@ -40,3 +40,14 @@ def _told(log: LogTail) -> set[int]:
     told = {e.rank for e in log.events if e.rank is not None and e.kind not in _OF_OTHERS}
     places = {e.group_rank for e in log.events if e.rank is None and e.group_rank is not None and not e.group}
     return told or {place for place in places if place is not None}
+
+
+def is_named_by_pid(number: int, value: Any) -> bool:
+    """Whether the number in the name of a file of stacks is the process' own: "pyspy-4711.txt"."""
+    return isinstance(value, Stacks) and value.pid == number
+
+
+def of_no_rank(kind: str) -> str:
+    """What is said of a file that tells no rank."""
+    named = " (stacks are of the rank in their file's name: stacks_rank0.txt)" if kind == "stacks" else ""
+    return f"its name does not say of which rank it is; it is not used{named}"

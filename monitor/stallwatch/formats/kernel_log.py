@@ -45,8 +45,8 @@ _LOCKUP: Final = re.compile(r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<n
 # What ROCm's driver does about a GPU that does not get on: "amdgpu 0000:83:00.0: amdgpu: ring sdma0 timeout, signaled
 # seq=50", or "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring …" of older ones, then "GPU reset begin!".
 _AMD: Final = re.compile(
-    r"(?:amdgpu (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): (?:amdgpu: )?|\[drm:amdgpu_job_timedout \[amdgpu\]\] \*ERROR\* )"
-    r"(?:ring \S+ timeout|GPU reset begin)"
+    r"(?:amdgpu (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:.]+): (?:amdgpu: )?"
+    r"|\[drm:amdgpu_job_timedout \[amdgpu\]\] \*ERROR\* )(?:ring \S+ timeout|GPU reset begin)"
 )
 # A file server or a disk that does not answer: NFS, Lustre, NVMe, any block device. "OK" takes an NFS server's back.
 _STORAGE: Final = re.compile(

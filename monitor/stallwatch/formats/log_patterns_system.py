@@ -57,7 +57,9 @@ SYSTEM_PATTERNS: Final = (
     ),
     # jsrun, of IBM's.
     pattern(
-        "process_failed", "first noticed rank", r"\(first noticed rank (?P<rank>\d+)\) terminated with (?:signal "
+        "process_failed",
+        "first noticed rank",
+        r"\(first noticed rank (?P<rank>\d+)\) terminated with (?:signal "
         r"(?P<exit_signal>\d+)|exit code (?P<exit>[1-9]\d*))",
     ),
     pattern("process_failed", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator"),

@@ -120,7 +120,7 @@ LIBRARY_ROWS: tuple[FrameRow, ...] = (
     *packages("socket", "waits for the network",
               "urllib3|requests|httpx|httpcore|aiohttp|botocore|boto3|s3transfer|s3fs|gcsfs|adlfs|azure|grpc|websockets?",
               "zmq|redis|etcd3?|kazoo|pymongo|psycopg2?|pymysql|paramiko|smart_open|minio|oci",
-              r"google\.(?:cloud|api_core|auth|resumable_media)", r"fsspec\.asyn"),  # s3, gs, https in a loop of its own
+              r"google\.(?:cloud|api_core|auth|resumable_media)", r"fsspec\.asyn"),
     *packages("socket", "waits in its event loop", "trio|gevent|eventlet|tornado|twisted"),
     *packages("process_queue", "waits for another process", "multiprocess|joblib|loky|billiard"),
     *packages("filesystem", "reads or writes a file",

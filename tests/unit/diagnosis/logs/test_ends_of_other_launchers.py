@@ -134,7 +134,7 @@ def test_jsrun_names_the_rank_that_it_first_saw_end() -> None:
 
 @pytest.mark.parametrize("mark", ["`", '"', "'", "> `", "\u201c"])
 def test_a_line_that_somebody_put_into_quotes_is_its_rank_s(mark: str) -> None:
-    first = "[rank2]:[E1126 03:11:02.1 ProcessGroupNCCL.cpp:1414] [PG 2 Rank 2] Process group watchdog thread terminated "
-    first += "with exception: CUDA error: an illegal memory access was encountered\n"
+    first = "[rank2]:[E1126 03:11:02.1 ProcessGroupNCCL.cpp:1414] [PG 2 Rank 2] Process group watchdog thread "
+    first += "terminated with exception: CUDA error: an illegal memory access was encountered\n"
     assert told(mark + first) == ("rank_raised", (2,))
     assert told(marked(ranked(RAISED, 2), mark)) == ("rank_raised", (2,))

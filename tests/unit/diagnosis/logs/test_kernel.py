@@ -80,7 +80,7 @@ def test_a_kill_of_a_process_that_is_no_rank_s_did_not_end_the_job_that_could_no
         ("nvme nvme0: I/O 12 QID 3 timeout, aborting", "undecided", "<mount>"),
         ("I/O error, dev sda, sector 1234 op 0x0:(READ) flags 0x0", "undecided", "<mount>"),
         ("watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:1234]", "undecided", "/proc/<pid>/stack"),
-        ("amdgpu 0000:83:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=123, emitted seq=125", "gpu_fault", "amdgpu"),
+        ("amdgpu 0000:83:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=123", "gpu_fault", "amdgpu"),
         ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=50", "gpu_fault", "amdgpu"),
         ("amdgpu 0000:83:00.0: amdgpu: GPU reset begin!", "gpu_fault", "amdgpu"),
     ],
@@ -90,4 +90,3 @@ def test_what_does_not_answer_its_kernel_is_told_with_what_to_do(line: str, caus
     assert (found.cause, found.culprits) == (cause, ())
     assert line in found.because[0].fact
     assert step in found.next_steps[0]
-
