@@ -102,6 +102,7 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         silent=incident.together.silent if incident.together is not None else (),
         elsewhere=incident.together is None and facts is not None and len(facts.ranks) < facts.world_size,
         debugged=facts.debugged if facts else (),
+        passing_ns=next((f.due_ns for f in incident.findings if (f.detector, f.stage) == ("stopped", "suspect")), None),
     )
 
 

@@ -43,6 +43,7 @@ class Observation(NamedTuple):
     # It stands in a blocking receive or send of a socket, or in the kernel for a file system: each wake is an answer.
     receives: bool = False
     round_call: str = ""  # it sleeps in a loop, each round of which makes this call to other ranks
+    pulses: int | None = None  # of its hook, so far
     wakes: int | None = None  # of the judged thread, so far
     own_wakes: int = 0  # of those that follow: what the look itself did to it
     children: tuple[SeenChild, ...] = ()

@@ -37,6 +37,7 @@ class Standstill(NamedTuple):
     silent: tuple[str, ...]  # nodes of the job from which nothing comes any more
     elsewhere: bool  # ranks of the job are on nodes that nobody asks: what they do is not known here
     debugged: tuple[int, ...]  # ranks under a tracer
+    passing_ns: int | None = None  # until then a stop of one of its ranks may be one that passes
 
 
 class Plan(NamedTuple):
@@ -83,7 +84,7 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
         wait = _after(standstill, tell.waiting_seconds, f"the whole job is suspended ({tell.waiting_seconds:g} s)")
         return Plan(((wait.until_ns, "critical"),), wait.why)
     if state == "at_once":
-        wait = _longest(standstill.known_ns, [_kind(standstill, config)])
+        wait = _longest(standstill.known_ns, [_kind(standstill, config), _passing(standstill)])
         if verdict.confidence == "possible":  # not enough to wake somebody at once
             return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
         return Plan(((wait.until_ns, "critical"),), wait.why)
@@ -103,6 +104,12 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
         return Plan((), "the job has not begun to step, and nothing shows that it is stuck")
     open_ = _undecided_wait(standstill, config) if state == "undecided" else _moving(standstill, config)
     return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
+
+
+def _passing(standstill: Standstill) -> _Wait | None:
+    if standstill.verdict.cause != "process_stopped" or standstill.passing_ns is None:
+        return None
+    return _Wait(standstill.passing_ns, "who was stopped before has gone on")
 
 
 def _after(standstill: Standstill, seconds: float, why: str) -> _Wait:

@@ -15,6 +15,7 @@ _WORKING_SHARE = 0.05
 _SPINNING_SHARE = 0.5  # of a thread that asks again without a pause, on a core that it shares
 _OF_WORK_SHARE = 0.01  # of one of several processes that work together; who polls for the others takes less
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
+_RAN_TICKS = 2  # one may be the kernel's own, of a look that attached to it
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
 # Others pause a process too (somebody's profiler, a second monitor): a few wakes in a minute are none of its own.
@@ -30,6 +31,7 @@ class Progress(NamedTuple):
     answer: ProgressAnswer
     cpu_share: float | None = None  # of the judged thread, in cores
     because: tuple[Fact, ...] = ()
+    between_stops: bool = False  # it was stopped at both looks, and went on between them
 
     @property
     def moves(self) -> bool | None:
@@ -54,6 +56,8 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         _meets(first, last, seconds, share),
         _goes_round(first, last, seconds),
     ]
+    if went_on := _went_on(first, last):
+        return Progress("moves", share, (went_on,), between_stops=True)
     facts = tuple(sign for sign in signs if sign)
     if facts:
         return Progress("moves", share, facts)
@@ -82,6 +86,17 @@ def _share(before: int | None, after: int | None, seconds: float) -> float | Non
     if before is None or after is None:
         return None
     return max(0, after - before) / CLOCK_TICKS_PER_SECOND / max(seconds, 0.1)
+
+
+def _went_on(first: Observation, last: Observation) -> Fact | None:
+    """Stopped at both looks, and not between them: as cpulimit does, or who lets ranks share a node by turns."""
+    if first.state not in STOPPED or last.state not in STOPPED:
+        return None
+    ticks = (last.cpu_ticks or 0) - (first.cpu_ticks or 0) if None not in (first.cpu_ticks, last.cpu_ticks) else 0
+    beat = first.pulses is not None and last.pulses is not None and last.pulses > first.pulses
+    if not beat and ticks < _RAN_TICKS:
+        return None
+    return Fact("it was stopped at both looks, and went on between them", "heartbeat" if beat else "/proc")
 
 
 def _steps(first: Observation, last: Observation) -> Fact | None:

@@ -55,6 +55,21 @@ def test_a_job_that_is_suspended_as_a_whole_is_no_stopped_rank(
     assert story.incident.severity == "critical"
 
 
+def test_a_stop_that_may_be_one_that_passes_is_told_when_it_has_lasted() -> None:
+    def severity(second: float) -> str:
+        story = Story()
+        passing = msgspec.structs.replace(finding("stopped", "suspect", resolvable=False), due_ns=START + 14 * SECOND)
+        story.at(6, stall(), jobs=[facts()])
+        story.looked()
+        story.at(9, stall("confirmed"), passing)
+        story.looked()
+        story.judged(report("process_stopped"))
+        story.stands(second)
+        return story.incident.severity
+
+    assert (severity(13), severity(15)) == ("none", "critical")
+
+
 def test_a_phase_that_always_takes_long_has_more_patience() -> None:
     usual = [facts(phases=((0, "checkpoint"),), phase_past_seconds=1200.0)]
     assert told_after("waiting", 1700, usual) == "none"

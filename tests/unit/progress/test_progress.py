@@ -142,6 +142,17 @@ def test_the_answer_as_a_truth_value() -> None:
     assert [Progress(answer).moves for answer in ("moves", "stands", "unknown")] == [True, False, None]
 
 
+@pytest.mark.parametrize("went_on", [("pulses", 40, 43), ("cpu_ticks", 100, 102)])
+def test_what_is_stopped_at_both_looks_and_ran_between_them_moves(went_on: tuple[str, int, int]) -> None:
+    name, before, after = went_on
+    told = between({"state": "T", name: before}, {"state": "T", name: after}, stack=None)
+    assert (told.answer, told.between_stops) == ("moves", True)
+    still = between({"state": "T", name: before}, {"state": "T", name: before}, stack=None)
+    assert (still.answer, still.between_stops) == ("stands", False)
+    only_now = between({"state": "S", name: before}, {"state": "T", name: after}, stack=None)
+    assert not only_now.between_stops
+
+
 def test_what_is_stopped_at_both_looks_stands_whatever_else_is_not_known() -> None:
     for first, last in (("T", "T"), ("t", "T"), ("T", "t")):
         told = between({"state": first}, {"state": last}, stack=None)

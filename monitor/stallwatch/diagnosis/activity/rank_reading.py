@@ -157,7 +157,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
             child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
         ),
         process=ProcessState(
-            stopped=frozen or bool(process and process.state in STOPPED),
+            stopped=frozen or bool(process and process.state in STOPPED and not moved.between_stops),
             frozen=frozen,
             replaced=other_program(now.look) is not None,
             tracer_pid=process.tracer_pid or None if process else None,

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import ProcessLook, ThreadState
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
@@ -153,6 +154,24 @@ def test_a_stopped_process_comes_before_what_it_has_not_entered() -> None:
     stopped = Rank(3, dumped=False, state="T", wchan="do_signal_stop")
     verdict = judge(evidence(*_waiting(0, 1, 2), stopped)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("process_stopped", (3,))
+
+
+def _ran(look: ProcessLook, ticks: int) -> ProcessLook:
+    assert look.pid is not None
+    return struct_replace(look, threads=(ThreadState(look.pid, "python", "T", ticks, look.wchan),))
+
+
+def test_who_is_stopped_and_goes_on_by_turns_is_not_held() -> None:
+    """cpulimit; a scheduler that lets jobs share a node by turns."""
+    held = Rank(3, STEPS, state="T", wchan="do_signal_stop", frames=SLEEPS).evidence()
+    held = struct_replace(held, processes=tuple(_ran(one, 100) for one in held.processes))
+    runs = struct_replace(held, processes=tuple(_ran(one, 100 * one.look) for one in held.processes))
+    ranks = [rank.evidence() for rank in _waiting(0, 1, 2)]
+    causes = [
+        judge(struct_replace(evidence(world_size=4), ranks=(*ranks, last))).verdicts[0].cause for last in (held, runs)
+    ]
+    assert causes[0] == "process_stopped"
+    assert causes[1] in ("waiting", "healthy")
 
 
 def test_what_follows_from_the_first_fact_is_listed_with_the_reason() -> None:
