@@ -14,7 +14,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.step import NextStep
 from stallwatch.diagnosis.waits.graph import Point, Wait
-from stallwatch.formats.rank_ranges import named_ranks, rank_ranges
+from stallwatch.formats.rank_ranges import named_ranks, rank_ranges, verb
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.summary import Call
@@ -145,21 +145,21 @@ def waiting_facts(analysis: Analysis, culprits: Iterable[int] = ()) -> tuple[Fac
         ranks = sorted(wait.rank for wait in waits)
         same = sum(wait.pending.seen_before is True for wait in waits)
         since = " at both looks" if same == len(waits) else ""
-        verb = "waits" if len(ranks) == 1 else "wait"
+        does = verb(ranks, "waits", "wait")
         facts.append(
             Fact(
-                f"{named(ranks)} {verb} in {name}{since}",
+                f"{named(ranks)} {does} in {name}{since}",
                 f"flight recorder of {named(ranks)}",
             )
         )
     if analysis.graph.unrecorded:
         ranks = list(analysis.graph.unrecorded)
-        verb = "stands" if len(ranks) == 1 else "stand"
-        facts.append(Fact(f"{named(ranks)} {verb} in communication that no recorder shows", "py-spy"))
+        does = verb(ranks, "stands", "stand")
+        facts.append(Fact(f"{named(ranks)} {does} in communication that no recorder shows", "py-spy"))
     if analysis.graph.perhaps:
         ranks = list(analysis.graph.perhaps)
-        verb = "stands" if len(ranks) == 1 else "stand"
-        facts.append(Fact(f"{named(ranks)} {verb} still in native code, as in a wait for communication", "py-spy"))
+        does = verb(ranks, "stands", "stand")
+        facts.append(Fact(f"{named(ranks)} {does} still in native code, as in a wait for communication", "py-spy"))
     return tuple(facts[:_FACTS_KEPT])
 
 

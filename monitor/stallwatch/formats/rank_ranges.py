@@ -1,6 +1,6 @@
 """Ranks as people write them: "0-1,3-7", "rank 3"."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:
@@ -28,3 +28,8 @@ def named_ranks(ranks: Iterable[int]) -> str:
     """Ranks as a sentence names them: "rank 3", "ranks 0-2,5". At least one rank."""
     ordered = sorted(set(ranks))
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {rank_ranges(ordered)}"
+
+
+def verb(ranks: Sized, of_one: str, of_many: str) -> str:
+    """The verb of a sentence whose subject is `named_ranks` of these: "has" or "have"."""
+    return of_one if len(ranks) == 1 else of_many

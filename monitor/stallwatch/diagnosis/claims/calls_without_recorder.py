@@ -25,6 +25,7 @@ from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.diagnosis.waits.graph import Point
 from stallwatch.formats.log_mismatch import Refusal, refusal_of
 from stallwatch.formats.operation_names import operation_name
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.verdict import Fact, Frame, Mismatch, Rejected
 
 _SIGABRT = 6
@@ -205,7 +206,7 @@ def launched_less(analysis: Analysis) -> Saying:
     counts = next(each for each in case.launches if behind[0] in each)
     most = max(sum(number for _, number in counts[rank]) for rank in compared if rank in counts)
     mine = min(sum(number for _, number in counts[rank]) for rank in behind if rank in counts)
-    has = "has" if len(behind) == 1 else "have"
+    has = verb(behind, "has", "have")
     fact = Fact(
         f"{named(behind)} {has} launched {mine} collectives of a communicator in which others launched {most}", _RAS
     )
@@ -229,7 +230,7 @@ def _launched_other(analysis: Analysis) -> Claim | None:
     if other is None:
         return None
     found, expected = _torch_name(other.found), _torch_name(other.expected)
-    has = "has" if len(other.ranks) == 1 else "have"
+    has = verb(other.ranks, "has", "have")
     fact = Fact(f"{named(other.ranks)} {has} launched {found} once where the others launched {expected}", _RAS)
     return Claim(
         cause="collective_mismatch",
@@ -270,7 +271,7 @@ def called_elsewhere(analysis: Analysis) -> Saying:
     (expected,), (found,) = calls
     assert expected is not None
     assert found is not None
-    stands = "stands" if len(few) == 1 else "stand"
+    stands = verb(few, "stands", "stand")
     groups = [_group_given(case.activity(ranks[0]).place.frame) for ranks in (few, most)]
     # One operation, called from two lines, would have ended in one group.
     apart = expected == found and "" not in groups and groups[0] != groups[1]
@@ -295,7 +296,7 @@ def called_elsewhere(analysis: Analysis) -> Saying:
 
 def _wait_for_a_key(analysis: Analysis, few: Sequence[int], most: Sequence[int]) -> Claim:
     """They wait in the store, by a call of their own that makes no group: for a key that none of the others can set."""
-    waits = "waits" if len(few) == 1 else "wait"
+    waits = verb(few, "waits", "wait")
     return Claim(
         cause="not_entered",
         culprits=tuple(sorted(few)),

@@ -8,6 +8,7 @@ from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
 
@@ -98,13 +99,12 @@ def _loop_facts(
 ) -> tuple[Fact, ...]:
     if left is None:
         return ()
-    has, stands = ("has", "stands") if len(culprits) == 1 else ("have", "stand")
-    before = "before the loop that the others are in" if stand_before(analysis.case, culprits, others) else ""
-    said = (
-        f"{has} left the loop that the others are in"
-        if left
-        else f"{stands} {before or 'in the same loop as the others'}"
-    )
+    if left:
+        said = f"{verb(culprits, 'has', 'have')} left the loop that the others are in"
+    elif stand_before(analysis.case, culprits, others):
+        said = f"{verb(culprits, 'stands', 'stand')} before the loop that the others are in"
+    else:
+        said = f"{verb(culprits, 'stands', 'stand')} in the same loop as the others"
     return (Fact(f"{named(culprits)} {said}", "py-spy and source"),)
 
 

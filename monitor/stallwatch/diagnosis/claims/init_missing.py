@@ -22,6 +22,7 @@ from stallwatch.diagnosis.claim import (
 )
 from stallwatch.diagnosis.frames.code_origin import code_origin, function
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 _Made = tuple[tuple[int, ...], str | None]  # members of a group, and its name where that is told
@@ -79,7 +80,7 @@ def _elsewhere(analysis: Analysis, waiting: list[int]) -> Claim | None:
     missing = [rank for rank in meeting.never_seen if rank not in analysis.case.observed]
     if not missing:
         return None
-    has = "has" if len(missing) == 1 else "have"
+    has = verb(missing, "has", "have")
     facts = (
         Fact(f"{named(missing)} {has} no process on this node, where alone the job can be", "processes of the node"),
         Fact(f"{named(waiting)} wait in rendezvous or store", "py-spy"),
@@ -120,7 +121,7 @@ def _apart(analysis: Analysis, waiting: list[int]) -> Claim:
     here, there = (places, meeting.place) if mine_right else (meeting.place, places)
     fact = Fact(f"{named(right)} meet at {there}, {named(wrong)} at {here}", "MASTER_ADDR and MASTER_PORT of the ranks")
     claim = _claim(analysis, wrong, (fact,))
-    meets = "meets" if len(wrong) == 1 else "meet"
+    meets = verb(wrong, "meets", "meet")
     return msgspec.structs.replace(claim, apart=f"{meets} at {here}, while {named(right)} wait at {there}")
 
 
@@ -146,7 +147,7 @@ def _without_group(analysis: Analysis) -> list[int]:
 
 def _proof(analysis: Analysis, culprits: list[int]) -> tuple[Fact, ...]:
     waiting = [rank for rank in analysis.waiting if rank not in culprits]
-    has = "has" if len(culprits) == 1 else "have"
+    has = verb(culprits, "has", "have")
     return (
         Fact(f"{named(culprits)} {has} no process group", "its hook and its threads"),
         Fact(f"{named(waiting)} have one, wait, and nothing was communicated before", "flight recorders and py-spy"),
@@ -271,11 +272,8 @@ def _group_order(
     ranks stand in the first call of a group, not in its making."""
     parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(groups, key=_in_order)}
     makers, culprits = _few(parts)
-    one, verb = ("stands in the first call of", "stand in the first call of") if first_used else ("makes", "make")
-    facts = tuple(
-        Fact(f"{named(ranks)} {verb if len(ranks) > 1 else one} {groups[made]}", "hooks")
-        for made, ranks in parts.items()
-    )
+    does = ("stands in the first call of", "stand in the first call of") if first_used else ("makes", "make")
+    facts = tuple(Fact(f"{named(ranks)} {verb(ranks, *does)} {groups[made]}", "hooks") for made, ranks in parts.items())
     operation = (_connects if first_used else _makes)(analysis.case, makers[0])
     call, use = ("new_group", ", and use them in one order") if first_used else (operation, "")
     return Claim(

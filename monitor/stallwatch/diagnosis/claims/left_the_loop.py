@@ -4,6 +4,7 @@ the lines alone."""
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import have_left
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.verdict import Fact
 
 
@@ -20,8 +21,8 @@ def claim(analysis: Analysis) -> Saying:
         confidence="possible",
         because=(
             Fact(
-                f"{named(left)} {'has' if len(left) == 1 else 'have'} left the loop that {named(most)} "
-                f"{'is' if len(most) == 1 else 'are'} in",
+                f"{named(left)} {verb(left, 'has', 'have')} left the loop that {named(most)} "
+                f"{verb(most, 'is', 'are')} in",
                 "py-spy and source",
             ),
             *waiting_facts(analysis),

@@ -14,6 +14,7 @@ from stallwatch.diagnosis.claim import (
 )
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.roots import goes_on
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
@@ -28,7 +29,7 @@ def waiting(analysis: Analysis) -> Saying:
         culprits=tuple(moving),
         confidence="likely",
         because=(
-            Fact(f"{named(moving)} {'makes' if len(moving) == 1 else 'make'} progress", "two looks"),
+            Fact(f"{named(moving)} {verb(moving, 'makes', 'make')} progress", "two looks"),
             *waiting_facts(analysis),
             *activity_facts(analysis, moving),
         ),
@@ -64,8 +65,8 @@ def healthy(analysis: Analysis) -> Saying:
         return Claim("healthy", (), "likely", (Fact("every process ended with exit code 0", "/proc"),))
     still = [rank for rank in case.observed if not (case.activity(rank).end.gone or _moved(case, rank))]
     if still or not case.observed:
-        verb = "was" if len(still) == 1 else "were"
-        return Rejected("healthy", f"{named(still)} {verb} not seen to move between two looks" if still else "no rank")
+        does = verb(still, "was", "were")
+        return Rejected("healthy", f"{named(still)} {does} not seen to move between two looks" if still else "no rank")
     if analysis.proven_stuck and not analysis.ends_move:
         return None
     source = "flight recorders" if any(case.recorded(rank) for rank in case.observed) else "stacks and steps"

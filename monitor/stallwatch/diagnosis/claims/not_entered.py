@@ -25,6 +25,7 @@ from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Strength, Wait
 from stallwatch.diagnosis.waits.roots import goes_on, resolves
 from stallwatch.diagnosis.waits.shared_locks import holder_named, told_by_kernel
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 from stallwatch.progress.job_progress import many_move
@@ -282,7 +283,7 @@ def behind_a_lock(analysis: Analysis) -> Saying:
         confidence="possible",
         because=(
             Fact(
-                f"{named(absent)} {'waits' if len(absent) == 1 else 'wait'} for a lock, while another thread of the "
+                f"{named(absent)} {verb(absent, 'waits', 'wait')} for a lock, while another thread of the "
                 f"same process waits in {point_name(analysis, wait.point, call)}: likely that thread holds it",
                 "flight recorders and py-spy",
             ),

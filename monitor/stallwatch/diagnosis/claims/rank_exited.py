@@ -18,6 +18,7 @@ from stallwatch.diagnosis.job.leaving import (
     signal_of,
     unseen_since,
 )
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
@@ -122,7 +123,7 @@ def crashed(analysis: Analysis) -> Saying:
     victims = [rank for rank in ends if rank not in left]
     if [{classes[rank] for rank in some} for some in (left, victims)] != [{_TERMINATED}, {_CONSEQUENCE}]:
         return None
-    were = "was" if len(left) == 1 else "were"
+    were = verb(left, "was", "were")
     told = (
         f"{named(victims)} lost the connection to a peer and ended of that; {named(left)} still lived then, and {were} "
         "cleared away after them: begin there"

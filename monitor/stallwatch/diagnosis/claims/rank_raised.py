@@ -5,6 +5,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import handles, have_left, raised_alone
 from stallwatch.diagnosis.recorder import signature
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 
@@ -68,7 +69,7 @@ def _handler(analysis: Analysis) -> Claim | None:
         return None
     if any(handles(analysis.case, rank) for rank in analysis.case.observed if rank not in parted):
         return None
-    stands = "stands" if len(parted) == 1 else "stand"
+    stands = verb(parted, "stands", "stand")
     fact = Fact(f"{named(parted)} {stands} in an `except` block, the others do not", "py-spy and source")
     return _claim_of(analysis, list(parted), [fact], "likely")
 

@@ -6,6 +6,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.job.pace import Late
 from stallwatch.diagnosis.slow_reasons import OF_COST, Reasons, slow_reasons
+from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Fact, Rejected
 from stallwatch.progress.job_progress import BY_STEPS
@@ -22,7 +23,7 @@ def claim(analysis: Analysis) -> Saying:
     if not analysis.moves and not analysis.pace.just_moved(slow.group):
         return None
     cost = slow.slowness
-    come = "comes" if len(slow.ranks) == 1 else "come"
+    come = verb(slow.ranks, "comes", "come")
     why = slow_reasons(analysis.case, slow.ranks, cost)
     return Claim(
         cause="slow_rank",
@@ -82,7 +83,7 @@ def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seco
     contention or page faults is none."""
     if why.waits is not None:
         return (
-            f"{named(slow)} {'waits' if len(slow) == 1 else 'wait'} for others {why.waits.share:.0%} of the time, at "
+            f"{named(slow)} {verb(slow, 'waits', 'wait')} for others {why.waits.share:.0%} of the time, at "
             f"{why.waits.line}, in calls that no recorder counts, as gloo's sends and receives: who is slow is not seen"
         )
     if why.explained:

@@ -9,7 +9,7 @@ from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, Waiter
 from stallwatch.formats.operation_names import operation_name
-from stallwatch.formats.rank_ranges import named_ranks
+from stallwatch.formats.rank_ranges import named_ranks, verb
 from stallwatch.model.evidence import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
 
@@ -269,10 +269,10 @@ def who_is_behind(sides: Sides) -> str:
         return ""
     low, high = min(numbers.values()), max(numbers.values())
     late, early = (sorted(rank for rank, number in numbers.items() if number == of) for of in (low, high))
-    verb = "is" if len(late) == 1 else "are"
+    does = verb(late, "is", "are")
     what = "collective" if high - low == 1 else "collectives"
     numbered = f"(sequence numbers {low} and {high})"
-    return f"{named_ranks(late)} {verb} {high - low} {what} behind {named_ranks(early)} {numbered}"
+    return f"{named_ranks(late)} {does} {high - low} {what} behind {named_ranks(early)} {numbered}"
 
 
 def called_by_sides(sides: Sides) -> tuple[tuple[tuple[int, ...], str, str], ...]:
