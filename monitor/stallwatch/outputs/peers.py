@@ -7,6 +7,8 @@ import struct
 
 import msgspec
 
+from stallwatch.formats.tcp_table import ESTABLISHED
+
 _SECONDS = 0.2  # the kernel answers within microseconds
 
 # linux/sock_diag.h, linux/inet_diag.h: SOCK_DIAG_BY_FAMILY for one socket, named by its two ends.
@@ -15,7 +17,6 @@ _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 20, 1
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _REQUEST = struct.Struct("=BBBxI")  # family, protocol, extensions, states; then the socket's id
 _PORTS, _ANY_COOKIE = struct.Struct("!HH"), b"\xff" * 8
-_ESTABLISHED = 1
 _STATE_AT, _UID_AT, _ANSWER_BYTES = 1, 64, 72  # of struct inet_diag_msg: state; uid and inode
 
 
@@ -73,7 +74,7 @@ def _uid_of(family: int, there: tuple[str, int], here: tuple[str, int]) -> int |
         return None
     uid, inode = struct.unpack_from("=II", told, _UID_AT)
     # A socket that its process has closed is nobody's, and the kernel says uid 0.
-    return int(uid) if told[_STATE_AT] == _ESTABLISHED and inode else None
+    return int(uid) if told[_STATE_AT] == ESTABLISHED and inode else None
 
 
 def _packed(family: int, address: str) -> bytes:

@@ -19,7 +19,7 @@ from stallwatch.diagnosis.logs.blame import (
     who_is_behind,
 )
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
-from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.diagnosis.waits.graph import Point

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
+from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.log_reading import LogReading
-from stallwatch.diagnosis.logs.remedies import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD

@@ -1,9 +1,10 @@
 """What a log's event means and what to do: by kind of event, in words."""
 
 import re
+from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV
 
 from stallwatch.diagnosis.logs.blame import detail_sides, mismatch_words, what_differs
-from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
+from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import (
     BY_TEXT,
     LOADER,
@@ -19,8 +20,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
 from stallwatch.diagnosis.logs.remedies_of_handshakes import handshake_words
 from stallwatch.diagnosis.logs.remedies_of_memory import memory_words
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
-from stallwatch.model.launchers import MPI_PROGRAMS
+from stallwatch.model.evidence import PROCESS_ENDS
 
 # The store of torch before 1.9, that is before torchrun, says no more; later ones name the port.
 _OLD_STORE = re.compile(r"(?:Runtime|Value)Error: Address already in use\s*$")
@@ -278,30 +278,33 @@ _SHOWN = "mend the line that raised; if its data did it, look for the sample in 
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
+_BY_SIGNAL: dict[int | None, Words] = {
+    SIGKILL: Words(
+        "SIGKILL comes from outside: the kernel's out-of-memory killer, a cgroup's limit, or somebody's kill. A bare "
+        '"Killed" proves none of them.',
+        "dmesg -T | grep -i 'killed process'; cat /sys/fs/cgroup/memory.events; scheduler's log; then less memory "
+        "or a higher limit",
+    ),
+    SIGBUS: Words(
+        "The process crashed in native code (SIGBUS is a full /dev/shm more often than not).",
+        "df -h /dev/shm",
+    ),
+    SIGSEGV: Words(
+        "The process crashed in native code.",
+        "PYTHONFAULTHANDLER=1 shows where; ulimit -c unlimited keeps a core",
+    ),
+    SIGABRT: Words(
+        "The process ended itself (abort): torch's watchdog after a time-out, a failed assertion in native code, "
+        "or glibc. Its lines stand in this rank's own log.",
+        "read the end of this rank's own log; a watchdog's abort means that it waited for another rank",
+    ),
+}
+
+
 def words_for(told: LoggedFailure) -> Words:
     """Meaning and remedy; a signal says more than "it ended first"."""
-    signal = told.event.exit_signal
-    if told.kind in PROCESS_ENDS and signal == 9:
-        return Words(
-            "SIGKILL comes from outside: the kernel's out-of-memory killer, a cgroup's limit, or somebody's kill. A "
-            'bare "Killed" '
-            "proves none of them.",
-            "dmesg -T | grep -i 'killed process'; cat /sys/fs/cgroup/memory.events; scheduler's log; then less memory "
-            "or a higher limit",
-        )
-    if told.kind in PROCESS_ENDS and signal in (7, 11):
-        return Words(
-            "The process crashed in native code (SIGBUS is a full /dev/shm more often than not)."
-            if signal == 7
-            else "The process crashed in native code.",
-            "df -h /dev/shm" if signal == 7 else "PYTHONFAULTHANDLER=1 shows where; ulimit -c unlimited keeps a core",
-        )
-    if told.kind in PROCESS_ENDS and signal == 6:
-        return Words(
-            "The process ended itself (abort): torch's watchdog after a time-out, a failed assertion in native code, "
-            "or glibc. Its lines stand in this rank's own log.",
-            "read the end of this rank's own log; a watchdog's abort means that it waited for another rank",
-        )
+    if told.kind in PROCESS_ENDS and told.event.exit_signal in _BY_SIGNAL:
+        return _BY_SIGNAL[told.event.exit_signal]
     if told.kind == "init_timeout" and told.event.ranks and "ncclUniqueId" not in told.event.text:
         return Words(
             f"Rank {told.event.ranks[0]} had not come to the rendezvous when the others gave up.",
@@ -352,46 +355,3 @@ def _of_gloo(address: str, reached: AddressWords) -> Words:
         f"between the nodes>; with one node alone: {remedy}",
         "start",
     )
-
-
-def headline(told: LoggedFailure, *, who: bool = True) -> str:
-    """Who and what, in one line; without `who` only what."""
-    said = _headline(told)
-    return said if who else said.removeprefix(_who(told))
-
-
-def _who(told: LoggedFailure) -> str:
-    if told.rank is not None:
-        return f"rank {told.rank}: "
-    return f"local rank {told.event.local_rank}: " if told.event.local_rank is not None else ""
-
-
-def _pid(event: LogEvent) -> str:
-    return f" (pid {event.pid})" if event.pid is not None else ""
-
-
-def _headline(told: LoggedFailure) -> str:
-    event, who = told.event, _who(told)
-    frame = f" at {event.frame.filename}:{event.frame.line}" if event.frame else ""
-    if event.frame and event.frame.name:
-        frame += f" in {event.frame.name}"
-    if event.exception:
-        message = shown_message(event)
-        return f"{who}{event.exception}{': ' + message[:200] if message else ''}{frame}"
-    if told.kind == "launcher_failure":
-        how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
-        where = f" on {event.host}" if event.host else ""
-        launcher = "mpirun" if event.text.startswith(MPI_PROGRAMS) else "torchrun"
-        return f"{who}ended with {how}{_pid(event)}{where}{f', the first that {launcher} saw' if event.first else ''}"
-    told_next = "RUNNING AT" in event.text or event.text.endswith("exited on")  # the line after it tells how
-    if told.kind == "process_failed" and who and (event.local_rank is not None or told_next):
-        how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
-        return f"{who}ended with {how}{_pid(event)}{f' on {event.host}' if event.host else ''}"
-    if told.kind == "process_failed" and not who and "exits with return code" in event.text:
-        how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
-        return f"a process of this node ended with {how} (DeepSpeed prints the command of the last one that it started)"
-    if told.kind == "actor_died" and event.message:
-        return f"{who}a worker of Ray died: {event.message[:200]}"
-    if told.kind == "address_in_use" and "in use" not in event.text:
-        return f"{who}Address already in use: {event.text.strip()[:200]}"
-    return who + event.text.strip()[:240] + frame

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
 from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure
-from stallwatch.diagnosis.logs.remedies import headline
+from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import launcher_of, log_per_rank, words_in
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord

@@ -1,0 +1,54 @@
+"""A failure that logs tell, in one line: who and what."""
+
+from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
+from stallwatch.model.evidence import LogEvent
+from stallwatch.model.launchers import MPI_PROGRAMS
+
+
+def headline(told: LoggedFailure, *, who: bool = True) -> str:
+    """Who and what, in one line; without `who` only what."""
+    said = _headline(told)
+    return said if who else said.removeprefix(_who(told))
+
+
+def _who(told: LoggedFailure) -> str:
+    if told.rank is not None:
+        return f"rank {told.rank}: "
+    return f"local rank {told.event.local_rank}: " if told.event.local_rank is not None else ""
+
+
+def _pid(event: LogEvent) -> str:
+    return f" (pid {event.pid})" if event.pid is not None else ""
+
+
+def _host(event: LogEvent) -> str:
+    return f" on {event.host}" if event.host else ""
+
+
+def _ended(event: LogEvent) -> str:
+    how = f"signal {event.exit_signal}" if event.exit_signal else f"exit code {event.exit_code}"
+    return f"ended with {how}"
+
+
+def _headline(told: LoggedFailure) -> str:
+    event, who = told.event, _who(told)
+    frame = f" at {event.frame.filename}:{event.frame.line}" if event.frame else ""
+    if event.frame and event.frame.name:
+        frame += f" in {event.frame.name}"
+    if event.exception:
+        message = shown_message(event)
+        return f"{who}{event.exception}{': ' + message[:200] if message else ''}{frame}"
+    if told.kind == "launcher_failure":
+        launcher = "mpirun" if event.text.startswith(MPI_PROGRAMS) else "torchrun"
+        first = f", the first that {launcher} saw" if event.first else ""
+        return f"{who}{_ended(event)}{_pid(event)}{_host(event)}{first}"
+    told_next = "RUNNING AT" in event.text or event.text.endswith("exited on")  # the line after it tells how
+    if told.kind == "process_failed" and who and (event.local_rank is not None or told_next):
+        return f"{who}{_ended(event)}{_pid(event)}{_host(event)}"
+    if told.kind == "process_failed" and not who and "exits with return code" in event.text:
+        return f"a process of this node {_ended(event)} (DeepSpeed prints the command of the last one that it started)"
+    if told.kind == "actor_died" and event.message:
+        return f"{who}a worker of Ray died: {event.message[:200]}"
+    if told.kind == "address_in_use" and "in use" not in event.text:
+        return f"{who}Address already in use: {event.text.strip()[:200]}"
+    return who + event.text.strip()[:240] + frame
