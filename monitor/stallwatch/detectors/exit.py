@@ -1,7 +1,5 @@
 """A rank that ended while others of its job live on: the first to go, told from the clean-up that follows it."""
 
-import signal
-
 import msgspec
 
 from stallwatch.clock import SECOND_NS
@@ -9,10 +7,8 @@ from stallwatch.config_sections import TellSection
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.finding import Finding
 from stallwatch.model.process import SHELL_SIGNAL
+from stallwatch.model.signals import ENDING, OWN_FAULTS, signal_name
 from stallwatch.model.snapshot import JobKey, ProcessEnd
-
-_ENDING_SIGNALS = (1, 2, 15)  # SIGHUP, SIGINT, SIGTERM: how people, schedulers and torchrun end a job
-_OWN_SIGNALS = (4, 5, 6, 7, 8, 11, 31)  # SIGILL, SIGTRAP, SIGABRT (torch's watchdog), SIGBUS, SIGFPE, SIGSEGV, SIGSYS
 
 
 class DeathsState(msgspec.Struct, frozen=True):
@@ -89,7 +85,7 @@ def is_abnormal(rank: RankHistory, ranks: tuple[RankHistory, ...]) -> bool:
     if end.out_of_memory:
         return True
     if end.exit_signal is not None:
-        return end.exit_signal not in _ENDING_SIGNALS
+        return end.exit_signal not in ENDING
     if end.exit_code is not None:
         return _failed(end) or (end.exit_code == 0 and _left_others(ranks))
     vanished = rank.heartbeat is not None and not rank.heartbeat.ended
@@ -98,8 +94,8 @@ def is_abnormal(rank: RankHistory, ranks: tuple[RankHistory, ...]) -> bool:
 
 def _failed(end: ProcessEnd) -> bool:
     if end.exit_signal is not None:
-        return end.exit_signal not in _ENDING_SIGNALS
-    return bool(end.exit_code) and (end.exit_code or 0) - SHELL_SIGNAL not in _ENDING_SIGNALS
+        return end.exit_signal not in ENDING
+    return bool(end.exit_code) and (end.exit_code or 0) - SHELL_SIGNAL not in ENDING
 
 
 def _left_others(ranks: tuple[RankHistory, ...]) -> bool:
@@ -118,7 +114,7 @@ def failed_by_itself(ranks: tuple[RankHistory, ...]) -> bool:
     if end is None or end.out_of_memory:
         return False
     if end.exit_signal is not None:
-        return end.exit_signal in _OWN_SIGNALS
+        return end.exit_signal in OWN_FAULTS
     return 0 < (end.exit_code or 0) < SHELL_SIGNAL
 
 
@@ -128,17 +124,10 @@ def is_ending(ranks: tuple[RankHistory, ...]) -> bool:
     return bool(ended) and not is_abnormal(ended[0], ranks)
 
 
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "a real-time one"
-
-
 def describe(end: ProcessEnd) -> str:
     """An end in words: by a signal, with a code, for memory."""
     if end.out_of_memory:
         return "killed for memory"
     if end.exit_signal is not None:
-        return f"signal {end.exit_signal} ({_name_of(end.exit_signal)})"
+        return f"signal {end.exit_signal} ({signal_name(end.exit_signal) or 'a real-time one'})"
     return f"exit code {end.exit_code}" if end.exit_code is not None else "nobody could tell how"

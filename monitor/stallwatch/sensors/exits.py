@@ -6,6 +6,7 @@ import json
 import os
 import struct
 from functools import partial
+from signal import SIGKILL
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import path_of
@@ -22,7 +23,6 @@ _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("QQ11Ii")
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
-_SIGKILL = 9
 # Where it lies is the job's to say, a dead file server among others: what does not answer costs no other rank's end.
 _error_files = OneCallAtATime[bool]()
 _ERROR_FILE_SECONDS = 1.0
@@ -80,9 +80,9 @@ def explain(
     if source == "unknown" and _error_files.call(partial(_raised, traces), _ERROR_FILE_SECONDS, False):
         code, source = 1, "torchrun error file"
     if source == "unknown" and killed:
-        signal, source = _SIGKILL, "cgroup"
+        signal, source = int(SIGKILL), "cgroup"
     # Somebody else's kill in the same cgroup says nothing about a process that ended by itself.
-    out_of_memory = killed if signal == _SIGKILL else None if source == "unknown" else False
+    out_of_memory = killed if signal == SIGKILL else None if source == "unknown" else False
     return ProcessEnd(at_ns=at_ns, exit_code=code, exit_signal=signal, source=source, out_of_memory=out_of_memory)
 
 

@@ -140,7 +140,7 @@ def all_of(*ends: ProcessEnd | None, beat: Heartbeat | None = None) -> tuple[Ran
     return tuple(gone(how, rank, beat) for rank, how in enumerate(ends))
 
 
-@pytest.mark.parametrize("number", [4, 5, 6, 7, 8, 11, 31])
+@pytest.mark.parametrize("number", [4, 5, 6, 7, 8, 11, 13, 31])
 def test_a_signal_that_a_process_gives_itself_is_a_failure_of_its_own(number: int) -> None:
     assert failed_by_itself(all_of(end(1, signal=number), None))
 

@@ -3,6 +3,7 @@ that are too long, what NCCL's watchdogs print of each rank's last call), by NCC
 
 import re
 from collections.abc import Iterable, Sequence
+from signal import SIGABRT
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, group_name, named, waiting_facts
@@ -28,7 +29,6 @@ from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.verdict import Fact, Frame, Mismatch, Rejected
 
-_SIGABRT = 6
 _MOST_FACTS = 6
 
 
@@ -178,7 +178,7 @@ def _place_of(blame: Blame) -> str:
 def _aborted(analysis: Analysis, rank: int | None) -> bool:
     """Whether it is this rank that gloo ended: where ranks share a log, each of them seems to have printed it."""
     evidence = analysis.case.evidence.get(rank) if rank is not None else None
-    return evidence is not None and any(look.exit_signal == _SIGABRT for look in evidence.processes)
+    return evidence is not None and any(look.exit_signal == SIGABRT for look in evidence.processes)
 
 
 # Where all stand in communication: NCCL's own counts say that a few have launched less than the others, or something

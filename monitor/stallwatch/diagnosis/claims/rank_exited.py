@@ -1,18 +1,14 @@
 """A process is gone: the first to end by itself. Peers that died of it are victims, as their logs say or as they ended
 after it."""
 
+from signal import SIGABRT, SIGKILL, SIGTERM
+
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named
 from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
-    SIGABRT,
-    SIGHUP,
-    SIGINT,
-    SIGKILL,
-    SIGNALS,
-    SIGTERM,
     ended_alike,
     is_told,
     signal_of,
@@ -20,6 +16,7 @@ from stallwatch.diagnosis.job.leaving import (
 )
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.signals import ENDING, named_signal
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 # Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
@@ -172,7 +169,7 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
     if evidence is not None and any(event.kind == _REFUSED for event in evidence.log_events):
         return _CONSEQUENCE
     signal = signal_of(end) if end is not None else None
-    if signal is not None and signal not in (SIGABRT, SIGTERM, SIGINT, SIGHUP):
+    if signal is not None and signal != SIGABRT and signal not in ENDING:
         return _KILLED
     if activity.exceptions.text is not None:
         return _FAILED
@@ -238,7 +235,7 @@ def _sentence(rank: int, end: ProcessLook | None) -> str:
         return f"rank {rank}'s process is gone; nobody saw how it ended"
     memory = ", out of memory" if end.out_of_memory else ""
     if end.exit_signal is not None:
-        return f"rank {rank} was ended by {SIGNALS.get(end.exit_signal, f'signal {end.exit_signal}')}{memory}"
+        return f"rank {rank} was ended by {named_signal(end.exit_signal)}{memory}"
     return f"rank {rank} ended with exit code {end.exit_code}{memory}"
 
 

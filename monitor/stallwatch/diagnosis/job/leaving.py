@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
@@ -13,20 +14,15 @@ from stallwatch.diagnosis.logs.consequence import SENT
 from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.process import ENDED, SHELL_SIGNAL
+from stallwatch.model.signals import OWN_FAULTS, named_signal
 
 if TYPE_CHECKING:
     from stallwatch.diagnosis.job.case import Case
 
-SIGABRT, SIGKILL, SIGTERM, SIGINT, SIGHUP = 6, 9, 15, 2, 1
-SIGNALS = {
-    1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV",
-    13: "SIGPIPE", 15: "SIGTERM",
-}  # fmt: skip
 AT_ONCE_NS = 20_000_000  # ends are seen by pidfd, in milliseconds
 CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 _TOGETHER_NS = 1_000_000_000
 _SHORTLY_BEFORE_SECONDS = 60.0
-_OWN_FAULTS = {4, 5, 6, 7, 8, 11, 13, 31}  # SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGSYS
 _LOOPS = ("for", "while")
 # What is looped over, not what it is called in the loop: "for shard in self.layers" is no loop over data.
 _OVER_DATA = re.compile(r"\bin\b.*(?P<data>loader|dataset|datapipe|datamodule|sampler)", re.IGNORECASE)
@@ -236,7 +232,7 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
         return None
     told = {rank: end for rank, end in ends.items() if end is not None and is_told(end)}
     signals = {signal_of(end) for end in told.values()}
-    if signals & _OWN_FAULTS or _raised(case, ends, signals):
+    if signals & OWN_FAULTS or _raised(case, ends, signals):
         return None
     together = _are_together(case, ends)
     by_one_signal = together and len(signals) == 1 and None not in signals
@@ -245,7 +241,7 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     asked = all(signal_of(end) == SIGTERM or (signal_of(end) is None and end.exit_code == 0) for end in told.values())
     if not (asked and SIGTERM in signals) and not by_one_signal:
         return None
-    names = " or ".join(SIGNALS.get(signal, f"signal {signal}") if signal else "exit code 0" for signal in signals)
+    names = " or ".join(named_signal(signal) if signal else "exit code 0" for signal in signals)
     ranks = f"all {len(ends)} ranks{'' if len(ends) == len(case.observed) else ' that were seen'}"
     return f"{ranks} ended by {names}{' within a second' if together else ''}"
 

@@ -3,6 +3,7 @@ line tells a cause, or what it did to others."""
 
 import re
 from collections.abc import Sequence
+from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final, NamedTuple
 
 from stallwatch.formats.log_mismatch import refusal_of
@@ -179,8 +180,7 @@ _LINK_NEWS: Final = re.compile(
 # The kernel names who asked for pages: its own threads (kworker, kswapd) and daemons of the node are no ranks.
 _PAGES_FOR: Final = re.compile(r"(?P<who>[\w./:@+-]+): page allocation failure")
 _OF_A_JOB: Final = re.compile(r"python|^pt_|torch|train|nccl|cuda|^ray|deepspeed|accelerate", re.IGNORECASE)
-_SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
-SENT: Final = (_SIGKILL, _SIGTERM)  # signals that somebody sends: a launcher, a person, the kernel
+SENT: Final = (SIGKILL, SIGTERM)  # signals that somebody sends: a launcher, a person, the kernel
 
 
 class LineMeaning(NamedTuple):
@@ -210,9 +210,9 @@ def _meaning(event: LogEvent, kind: str) -> LineMeaning:
         return LineMeaning(kind, _SENT_AWAY)
     if kind == "memory_allocation" and (match := _PAGES_FOR.search(event.text)) and not _OF_A_JOB.search(match["who"]):
         return LineMeaning("node_memory", own)
-    if kind in PROCESS_ENDS and event.exit_signal == _SIGTERM and not event.first:
+    if kind in PROCESS_ENDS and event.exit_signal == SIGTERM and not event.first:
         return LineMeaning(kind, _ENDED)
-    if kind in PROCESS_ENDS and event.exit_signal == _SIGABRT and not event.first:
+    if kind in PROCESS_ENDS and event.exit_signal == SIGABRT and not event.first:
         return LineMeaning(kind, "it ended itself, as a watchdog does")
     return LineMeaning(kind, own)
 
@@ -387,4 +387,4 @@ def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
     if event.exit_code is not None or event.exit_signal not in (None, *SENT):
         return False
     others = [other for other in listed if other.source == event.source and other.line != event.line]
-    return any(other.exit_code is not None or other.exit_signal != _SIGTERM for other in others)
+    return any(other.exit_code is not None or other.exit_signal != SIGTERM for other in others)

@@ -3,6 +3,7 @@ is not always the cause."""
 
 import re
 from collections.abc import Iterable, Sequence
+from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import (
@@ -40,7 +41,6 @@ _BEFORE_ABORT: Final = frozenset(
     ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "size_mismatch", "gil_clue", "gpu_xid",
      "native_exception")
 )  # fmt: skip
-_SIGKILL, _SIGTERM, _SIGABRT = 9, 15, 6
 _CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 _OF_ITS_OWN: Final = (4, 7, 8)  # of these; SIGSEGV may follow as a peer comes down
 
@@ -196,13 +196,13 @@ def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
     natives: dict[str, list[LoggedFailure]] = {}  # of C++ and glibc, each before one abort
     for one in told:
         event = one.event
-        if one.kind in PROCESS_ENDS and event.exit_signal == _SIGABRT and event.rank is not None:
+        if one.kind in PROCESS_ENDS and event.exit_signal == SIGABRT and event.rank is not None:
             aborted.setdefault(event.source, set()).add(event.rank)
         if event.kind in ("native_exception", "native_crash"):
             natives.setdefault(event.source, []).append(one)
         if one.kind in PROCESS_ENDS and not one.consequence and event.exit_code and event.rank is not None:
             left.setdefault(event.source, set()).add(event.rank)
-        elif one.kind in PROCESS_ENDS and event.exit_signal == _SIGKILL and not one.consequence:
+        elif one.kind in PROCESS_ENDS and event.exit_signal == SIGKILL and not one.consequence:
             killed.update((event.rank,) if event.rank is not None else event.ranks)
         elif one.kind in PROCESS_ENDS and event.exit_signal in _CRASHES and event.rank is not None:
             crashed.setdefault(event.source, {})[event.rank] = event.local_rank
@@ -253,18 +253,18 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
         if end.consequence:
             return end.consequence
         event = end.event
-        aborted = event.exit_signal == _SIGABRT
+        aborted = event.exit_signal == SIGABRT
         # Ray tells a worker's death before or after what that worker wrote, and not how it ended.
         waited_itself = end.kind == "actor_died" and end.rank is not None
         if (aborted or waited_itself) and any(is_of(other, end) or end.rank is None for other in aborts):
             return "it ended itself after it had waited in vain"
         if event.exit_signal is None and any(is_of(other, end) for other in raised):
             return "its own exception says why it left"
-        if event.exit_signal == _SIGKILL and not event.first and was_ended_after_a_root(end, ends, raised):
+        if event.exit_signal == SIGKILL and not event.first and was_ended_after_a_root(end, ends, raised):
             return "the launcher's first had raised an exception of its own, and the others were ended then"
         if any(is_before(other.event, event) for other in waited):
             return "ranks had waited in vain before it ended"
-        if event.first and event.exit_signal in (_SIGABRT, _SIGTERM) and is_one_of_several(end, ends):
+        if event.first and event.exit_signal in (SIGABRT, SIGTERM) and is_one_of_several(end, ends):
             return "others ended by the same signal, and nothing tells whose end was the first by itself"
         if event.first and aborted and only_ends:
             return "it ended itself, as one does whose watchdog waited for another, and nothing tells why"
@@ -297,7 +297,7 @@ def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, in
     strength = PLACE.get(one.kind, len(CAUSES))
     event = one.event
     # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
-    if one.kind in PROCESS_ENDS and event.exit_signal not in (None, _SIGABRT, _SIGTERM):
+    if one.kind in PROCESS_ENDS and event.exit_signal not in (None, SIGABRT, SIGTERM):
         strength = PLACE["collective_mismatch"]
     # torchrun names the first failure that it saw: an exception of that rank is the cause.
     first = [other for other in causes if other.event.first]
@@ -318,7 +318,7 @@ def was_ended_after_a_root(end: LoggedFailure, ends: Iterable[LoggedFailure], ra
     listed = [other for other in ends if (other.event.source, other.kind) == (end.event.source, "launcher_failure")]
     roots = {other.rank for other in listed if other.event.first}
     of_roots = [one.consequence for one in raised if one.rank in roots]
-    return any(other.event.exit_signal == _SIGTERM for other in listed) and (not of_roots or not all(of_roots))
+    return any(other.event.exit_signal == SIGTERM for other in listed) and (not of_roots or not all(of_roots))
 
 
 def is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:

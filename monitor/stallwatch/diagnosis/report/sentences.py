@@ -8,12 +8,12 @@ from stallwatch.diagnosis.report.text import (
     NOTHING_ASIDE,
     Culprits,
     SentenceExtras,
-    named_signal,
     of_group,
     shorten,
     waiters,
 )
 from stallwatch.formats.operation_names import operation_name
+from stallwatch.model.signals import named_signal
 from stallwatch.model.verdict import Cause, Verdict, cost_of
 
 Activities = Mapping[int, RankActivity]

@@ -6,9 +6,10 @@ from typing import Final
 from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.step_context import StepContext
-from stallwatch.diagnosis.report.text import format_location, named_signal
+from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import NextStep, Step, of_the_living, restart, starts_job
 from stallwatch.formats.xid import OF_THE_JOB
+from stallwatch.model.signals import named_signal
 
 # Of a line: while the rank stands there, and when that is over.
 _NOW_AT: Final = ("is now", "stood")

@@ -1,7 +1,6 @@
-"""Phrases that sentences are made of: ranks, places in code, groups, signals."""
+"""Phrases that sentences are made of: ranks, places in code, groups."""
 
 import re
-import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -102,14 +101,6 @@ def of_group(group: GroupRef | None) -> str:
     if group is None or group.description in ("", "default_pg", "0", "undefined"):
         return ""
     return f" of process group {shorten(group.description, 40)}"
-
-
-def named_signal(number: int) -> str:
-    """A signal's name, or its number where the platform has no name for it."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class SentenceExtras(NamedTuple):
