@@ -211,29 +211,26 @@ _WORDS: dict[str, Words] = {
     "actor_died": Words(
         "Ray tells its driver that an actor's process is gone; why it died stands in the actor's own log, or nowhere.",
         "on the node that the line names: `ray logs`, or /tmp/ray/session_latest/logs/worker-*-<pid>.err and "
-        "raylet.out; "
-        "`dmesg -T | grep -i 'killed process'` for memory",
+        "raylet.out; `dmesg -T | grep -i 'killed process'` for memory",
     ),
     "link_down": Words(
         "The kernel saw a network port go down; collectives over it wait, retry, and fail.",
-        "on that node: ibstat, rdma link show, ethtool -m <port> (cable, optics); leave the port or the node out "
-        "until it "
-        "is repaired",
+        "on that node: ibstat, rdma link show, ethtool -m <port> (cable, optics); leave the port or the node out until "
+        "it is repaired",
         "without_node",
     ),
     "adapter_error": Words(
         "The kernel's driver of a network adapter reports that it does not work any more.",
-        "on that node: dmesg for the adapter, mlxfwmanager or the vendor's tool for its firmware; drain the node "
-        "and power "
-        "it off and on",
+        "on that node: dmesg for the adapter, mlxfwmanager or the vendor's tool for its firmware; drain the node and "
+        "power it off and on",
         "without_node",
     ),
     "memory_allocation": Words(
         "The kernel could not give memory to this process: host memory, its fragments, or a limit of the container ran "
         "out.",
-        "free -g; cat /proc/buddyinfo; ulimit -v; cat /sys/fs/cgroup/memory.max; fewer data-loader workers and "
-        "less pinned "
-        "memory; after a page allocation failure of a high order: sysctl vm.min_free_kbytes higher, or a fresh node",
+        "free -g; cat /proc/buddyinfo; ulimit -v; cat /sys/fs/cgroup/memory.max; fewer data-loader workers and less "
+        "pinned memory; after a page allocation failure of a high order: sysctl vm.min_free_kbytes higher, or a fresh "
+        "node",
     ),
     "node_memory": Words(
         "The kernel found no free pages for a thread of its own or for a daemon of the node, which is no rank: the "

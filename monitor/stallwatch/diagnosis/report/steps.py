@@ -213,8 +213,7 @@ def _init_missing(who: StepContext) -> list[NextStep]:
         return stuck_steps(where, who, frame)
     return [
         f"Check that {missing} started at all: the launcher's log on that node, and `--nnodes`, `--node-rank` and "
-        f"WORLD_SIZE "
-        "against what runs.",
+        "WORLD_SIZE against what runs.",
         of_the_living(
             "From that node reach the rendezvous: `getent hosts $MASTER_ADDR` and `nc -vz $MASTER_ADDR $MASTER_PORT`."
         ),

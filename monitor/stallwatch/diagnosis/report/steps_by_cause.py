@@ -225,8 +225,7 @@ def stopped(who: StepContext) -> list[NextStep]:
         of_the_living(f"On {who.host} let it go on: `kill -CONT {who.pid}`."),
         of_the_living(
             f"Find out who stopped it before that if you can: `ps -o pid,ppid,stat,tty,user,args -p {who.pid}`; a "
-            f"terminal's "
-            "Ctrl-Z, a scheduler that suspends jobs, or a snapshot tool."
+            "terminal's Ctrl-Z, a scheduler that suspends jobs, or a snapshot tool."
         ),
     ]
 
@@ -236,8 +235,7 @@ def gpu_kernel(who: StepContext) -> list[NextStep]:
     return [
         of_the_living(
             f"On {who.host} see which kernel runs: `cuda-gdb -p {who.pid}`, then `info cuda kernels` (it pauses the "
-            f"rank), or "
-            f"`py-spy dump --native --pid {who.pid}` for the host side."
+            f"rank), or `py-spy dump --native --pid {who.pid}` for the host side."
         ),
         f"Look at the code that launched it, at or before "
         f"{format_location(who.process.frame) or 'the line where it waits'}: custom "
@@ -291,8 +289,7 @@ def comm_stuck() -> list[NextStep]:
         "With TORCH_NCCL_ENABLE_TIMING=1 the recorder also notes whose GPU never came to the collective: a kernel "
         "before it does not end there.",
         "If several communicators run at once (FSDP with TP, pipelines), serialise them for a test: order their "
-        "launches by "
-        "one stream, or set NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26 or newer).",
+        "launches by one stream, or set NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26 or newer).",
         "Compare driver and NCCL versions on all nodes: `stallwatch doctor` knows those with known hangs.",
     ]
 

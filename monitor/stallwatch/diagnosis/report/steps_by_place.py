@@ -159,8 +159,7 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
                     f"it waits for{_beside(activity)}."
                 ),
                 "If another thread of it waits for a collective or for this one, the two block each other: take the "
-                "lock "
-                "after the collective.",
+                "lock after the collective.",
                 "If the lock was taken before a fork, start workers with spawn or forkserver, or before any thread.",
                 restart(
                     "Stop the job and start it from its last checkpoint if no thread is left that could release it."
@@ -174,9 +173,8 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
                     f"On {host} see which file: `ls -l /proc/{pid}/fd` and `cat /proc/{pid}/wchan`"
                     f"{place.clause('; it stands at')}."
                 ),
-                f"Check the mount behind it: `timeout 5 stat -f <path>`, `df -h`, `dmesg -T | grep -i -E 'nfs|not "
-                f"responding'` "
-                f"on {host}.",
+                "Check the mount behind it: `timeout 5 stat -f <path>`, `df -h`, `dmesg -T | grep -i -E 'nfs|not "
+                f"responding'` on {host}.",
                 of_the_living("If it writes and grows (`ls -l` twice), wait: it is slow, not stuck."),
                 "Write checkpoints to a local disk first and copy them in the background, so that storage never "
                 "holds a step.",
@@ -241,8 +239,7 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
                 ),
                 of_the_living(
                     "If they do, wait, and give the first step more time: compile before the first collective, or "
-                    "raise the "
-                    "time-out of the process group."
+                    "raise the time-out of the process group."
                 ),
                 "Keep TORCHINDUCTOR_CACHE_DIR, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR on a local disk of each node.",
             ]
@@ -269,8 +266,7 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
         case _:
             return [
                 of_the_living(f"{stacks}{place.clause('; it stands at')}."),
-                f"Ask why {name} takes this path or takes longer there than the others: a branch on the rank, "
-                f"a sleep, "
+                f"Ask why {name} takes this path or takes longer there than the others: a branch on the rank, a sleep, "
                 "more data, a retry.",
                 "Do such work on every rank, or before the collective that the others wait in.",
             ]
@@ -319,8 +315,7 @@ def _lock_file(host: str, pid: str, place: StepPlace) -> list[NextStep]:
         ),
         of_the_living(
             "If no compiler or other owner lives (`ps -ef | grep -E 'ninja|nvcc|cc1plus'`), remove that one file: it "
-            "is stale and "
-            "the rank goes on."
+            "is stale and the rank goes on."
         ),
         "Give each node its own build directory on a local disk.",
     ]
@@ -354,9 +349,8 @@ def _loader(host: str, pid: str, place: StepPlace, activity: RankActivity | None
             f"Check shared memory, storage and dead workers on {host}: `df -h /dev/shm`, `ps -o pid,stat,wchan:32,args "
             f"--ppid {pid}`."
         ),
-        "Pass timeout=120 to the DataLoader, so that a stuck worker raises on its rank, and try num_workers=0 to "
-        "see the "
-        "error itself.",
+        "Pass timeout=120 to the DataLoader, so that a stuck worker raises on its rank, and try num_workers=0 to see "
+        "the error itself.",
         "If workers stand at a lock, they were forked while a thread held it: use "
         "multiprocessing_context='forkserver'.",
     ]

@@ -125,9 +125,8 @@ class FewerGpusThanRanks(LaunchCheck):
         names = ",".join(visible)
         yield finding(
             self, "warning" if launch.ignores_visible else "error", f"{path}:{launch.line}",
-            seen=f"{count(ranks, 'rank')} are started, and CUDA_VISIBLE_DEVICES={names} (line "
-            f"{launch.visible_line}) names "
-            f"{count(len(visible), 'GPU')}.",
+            seen=f"{count(ranks, 'rank')} are started, and CUDA_VISIBLE_DEVICES={names} (line {launch.visible_line}) "
+            f"names {count(len(visible), 'GPU')}.",
             why="DeepSpeed's launcher ignores CUDA_VISIBLE_DEVICES where --include, --exclude or --num_gpus is given: "
             "the job takes GPUs that the variable keeps for others."
             if launch.ignores_visible

@@ -123,20 +123,17 @@ class DecisionTree:
             yield finding(
                 self, "info", job,
                 seen=f"It hangs always near step {steps[-1]} ({times}){place}.",
-                why="The same step every time is data or control flow: an epoch's end, uneven shards, an evaluation, "
-                "a checkpoint, a "
-                "sample that one rank alone skips.",
+                why="The same step every time is data or control flow: an epoch's end, uneven shards, an evaluation, a "
+                "checkpoint, a sample that one rank alone skips.",
                 remedy="compare what ranks do at that step: lengths of their data, `if rank == 0`, early exits; start "
-                "from a checkpoint "
-                "shortly before it",
+                "from a checkpoint shortly before it",
             )  # fmt: skip
         elif len(steps) >= 2:
             yield finding(
                 self, "info", job,
                 seen=f"It hangs at different steps ({', '.join(map(str, steps[-5:]))}; {times}){place}.",
                 why="A random step with the same line is a race (lock, fork, store); with different lines it is "
-                "hardware, network or "
-                "memory of one node.",
+                "hardware, network or memory of one node.",
                 remedy="does the same host or GPU come up each time? `stallwatch incidents`; exclude it, or look at "
                 "that line for a lock",
             )  # fmt: skip
@@ -147,6 +144,5 @@ class DecisionTree:
                 f"{last.cause}){place}.",
                 why="One incident does not tell whether the step matters.",
                 remedy="`stallwatch incidents` shows the verdict; run again: the same step is data or control flow, "
-                "another is a race or "
-                "hardware",
+                "another is a race or hardware",
             )  # fmt: skip

@@ -205,8 +205,7 @@ class Throttled:
                         seen=f"Clocks are lowered: {', '.join(reasons)}.",
                         why="Its rank comes last to every collective, and the whole job runs at its pace.",
                         remedy="check cooling and power (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`), exclude "
-                        "the GPU "
-                        "meanwhile",
+                        "the GPU meanwhile",
                         source="nvml.h, clocks event reasons",
                     )
                 )  # fmt: skip

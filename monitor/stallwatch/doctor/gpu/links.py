@@ -39,8 +39,7 @@ class FabricReady:
                         self, "error", label(gpu),
                         seen=f"The NVLink fabric is not ready (state {state}, status {status}).",
                         why="CUDA or NCCL waits for it or fails at the first collective; it is the case when the "
-                        "fabric manager "
-                        "does not run or is of another version than the driver.",
+                        "fabric manager does not run or is of another version than the driver.",
                         remedy="systemctl status nvidia-fabricmanager; install the version of the driver and restart "
                         "it",
                         source="pytorch#129749",

@@ -46,11 +46,9 @@ class LeftOverProcesses:
                     seen=f"{gib:.1f} GiB are in use"
                     + (f" by {', '.join(holders)}." if holders else ", and NVML names no process."),
                     why="One rank then has less memory than the others: it fails alone with \"out of memory\" and the "
-                    "others "
-                    "wait for it.",
+                    "others wait for it.",
                     remedy=f"kill {' '.join(str(pid) for pid in gpu.compute_pids)}  (after a look: ps -o "
-                    "pid,ppid,stat,user,cmd -p "
-                    f"{','.join(str(pid) for pid in gpu.compute_pids)})"
+                    f"pid,ppid,stat,user,cmd -p {','.join(str(pid) for pid in gpu.compute_pids)})"
                     if gpu.compute_pids
                     else "look for processes of other containers on the host: `fuser -v /dev/nvidia*`",
                 )
@@ -177,8 +175,7 @@ class SharedGpu:
                         "alone."
                         if strays
                         else "NCCL does not support one GPU for two ranks of a communicator: \"Duplicate GPU "
-                        "detected\", or a "
-                        "hang.",
+                        "detected\", or a hang.",
                         remedy="torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])) before init_process_group, and "
                         "init_process_group(device_id=…)",
                         source="NCCL user guide, Creating a Communicator",

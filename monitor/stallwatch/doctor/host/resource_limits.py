@@ -60,14 +60,13 @@ class OpenFiles:
                         self, "error" if soft < 256 else "warning", place,
                         seen=f"{soft} open files are allowed; about {need} may be needed"
                         + (f" ({count(workers, 'worker')}, {count(world, 'rank')})." if workers or world else "."),
-                        why="The rank that meets the limit first fails (\"Too many open files\", \"received 0 items "
-                        "of ancdata\") "
-                        "and the others wait for it.",
+                        why="The rank that meets the limit first fails (\"Too many open files\", \"received 0 items of "
+                        "ancdata\") and the others wait for it.",
                         remedy=f"ulimit -n {min(hard, 1048576)}"
                         if hard >= need
                         else "raise nofile in /etc/security/limits.conf, LimitNOFILE= of the service, or docker run "
-                        "--ulimit "
-                        "nofile=1048576; torch.multiprocessing.set_sharing_strategy(\"file_system\") needs fewer",
+                        "--ulimit nofile=1048576; torch.multiprocessing.set_sharing_strategy(\"file_system\") needs "
+                        "fewer",
                     )
                 )  # fmt: skip
         return tuple(found)
@@ -95,8 +94,7 @@ class LockedMemory:
                         why="Registering buffers with the adapter fails: \"Call to ibv_reg_mr failed … Cannot "
                         "allocate memory\".",
                         remedy="ulimit -l unlimited; memlock in /etc/security/limits.conf, LimitMEMLOCK=infinity of "
-                        "slurmd or "
-                        "containerd, docker run --ulimit memlock=-1",
+                        "slurmd or containerd, docker run --ulimit memlock=-1",
                         source="NCCL user guide, Troubleshooting, Networking",
                     )
                 )  # fmt: skip

@@ -56,8 +56,7 @@ class SharedMemory:
                     + (f"; {count(workers, 'worker')} may need {need / _GIB:.1f} GiB." if workers else "."),
                     why=why,
                     remedy=f"docker run --shm-size={max(8, round(need / _GIB))}g (or --ipc=host); Kubernetes: an "
-                    "emptyDir with "
-                    "medium: Memory at /dev/shm; a host: mount -o remount,size=50% /dev/shm",
+                    "emptyDir with medium: Memory at /dev/shm; a host: mount -o remount,size=50% /dev/shm",
                     source="pytorch#1355, pytorch#5040",
                 ),
             )  # fmt: skip
@@ -187,9 +186,8 @@ class StaleBuildLocks:
                 finding(
                     self, "error", str(path),
                     seen=f"A build lock, {_age(age)} old, that no process has open.",
-                    why="torch.utils.cpp_extension (DeepSpeed's ops among others) waits until this file goes away: "
-                    "the job hangs at "
-                    "import, in FileBaton.wait.",
+                    why="torch.utils.cpp_extension (DeepSpeed's ops among others) waits until this file goes away: the "
+                    "job hangs at import, in FileBaton.wait.",
                     remedy=f"rm {path}",
                     source="torch/utils/file_baton.py",
                 )
@@ -227,9 +225,8 @@ class NetworkCaches:
                     finding(
                         self, "warning" if environment else "info", environment.place if environment else path,
                         seen=f"{name} is {path}, on {kind}.",
-                        why="Ranks of all nodes build into one folder: renames and locks race, and a rank can wait "
-                        "for a lock "
-                        "that another node's dead process holds.",
+                        why="Ranks of all nodes build into one folder: renames and locks race, and a rank can wait for "
+                        "a lock that another node's dead process holds.",
                         remedy=f"export {variable}=/tmp/$USER/{variable.lower()}",
                         source="DeepSpeed#5205",
                     )

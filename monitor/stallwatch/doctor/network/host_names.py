@@ -64,8 +64,7 @@ class MasterAddress:
                     self, "error", environment.place,
                     seen=f"MASTER_ADDR={name}: {reading.reason}.",
                     why="Every rank waits for this answer before it can reach the store; PyTorch prints only \"client "
-                    "socket has "
-                    "timed out\".",
+                    "socket has timed out\".",
                     remedy="check /etc/resolv.conf and the DNS server, or set MASTER_ADDR to the address itself",
                 ),
             )  # fmt: skip
@@ -134,8 +133,7 @@ class HostName:
                     self, "error" if several else "info", name,
                     seen=f"This host's name resolves to {', '.join(addresses)} only.",
                     why="gloo tells peers this address: \"connectFullMesh failed … remote=[127.0.0.1]\" on other "
-                    "nodes. It is right "
-                    "for a job on this node alone.",
+                    "nodes. It is right for a job on this node alone.",
                     remedy="export GLOO_SOCKET_IFNAME=<the interface that leads to the other nodes>, or correct "
                     "/etc/hosts",
                     source="aws-do-eks#69",

@@ -63,9 +63,8 @@ class InterfaceExists:
         yield finding(
             self, "error", place,
             seen=seen,
-            why="NCCL then finds \"no socket interface\" and ends, gloo \"Unable to find address\"; on nodes where "
-            "the name "
-            "exists ranks go on and wait.",
+            why="NCCL then finds \"no socket interface\" and ends, gloo \"Unable to find address\"; on nodes where the "
+            "name exists ranks go on and wait.",
             remedy=f"export {variable}={example}, or unset it" if example else f"unset {variable}",
             source="NCCL user guide, NCCL_SOCKET_IFNAME",
         )  # fmt: skip
@@ -148,8 +147,7 @@ class FabricPorts:
                         seen=f"The port is {port.state} (physically {port.physical or 'unknown'}, {port.link_layer}).",
                         why="NCCL leaves it out, or nodes choose different ports and wait for each other.",
                         remedy="ibstat; check the cable and, with InfiniBand, that a subnet manager runs; leave it "
-                        "out: export "
-                        f"NCCL_IB_HCA=^={port.adapter}:{port.port}",
+                        f"out: export NCCL_IB_HCA=^={port.adapter}:{port.port}",
                     )
                 )  # fmt: skip
         return tuple(found)

@@ -39,8 +39,7 @@ class MasterPort:
                     self, "error" if chosen else "info", f"port {port}",
                     seen=f"Port {port} cannot be listened on: {error}; nobody in this network namespace listens.",
                     why="The rendezvous cannot begin. A port below 1024 needs root; a port of the ephemeral range may "
-                    "be a "
-                    "client's.",
+                    "be a client's.",
                     remedy=f"export MASTER_PORT={surroundings.sockets.free_port()}",
                 ),
             )  # fmt: skip
@@ -93,9 +92,8 @@ class MasterPort:
             finding(
                 self, "error", f"port {port}",
                 seen=f"MASTER_PORT={port} is held by {_names(surroundings, holders, uid)}.",
-                why="A rank of an earlier run that did not end: the new job fails with EADDRINUSE, or worse, joins "
-                "the old "
-                "store and waits for ever."
+                why="A rank of an earlier run that did not end: the new job fails with EADDRINUSE, or worse, joins the "
+                "old store and waits for ever."
                 if stale
                 else "The store of the new job cannot listen: EADDRINUSE on rank 0, and the others time out.",
                 remedy=(f"kill {' '.join(str(holder.pid) for holder in stale)}; or " if stale else "")
