@@ -85,3 +85,40 @@ def step_context(verdict: Verdict, activities: Mapping[int, RankActivity]) -> St
         activity,
         process,
     )
+
+
+class Stuck(NamedTuple):
+    """A rank that stands somewhere, and the line where."""
+
+    who: StepContext
+    place: StepPlace
+
+    @property
+    def host(self) -> str:
+        """As commands name it."""
+        return self.who.host
+
+    @property
+    def pid(self) -> str:
+        """As commands name it."""
+        return self.who.pid
+
+    @property
+    def name(self) -> str:
+        """As a step names it: "rank 3"."""
+        return self.who.name
+
+    @property
+    def activity(self) -> RankActivity | None:
+        """What it does; None where nothing of it was looked at."""
+        return self.who.activity
+
+    @property
+    def line(self) -> str:
+        """Where it stands, or that nobody read it."""
+        return self.place.line
+
+    @property
+    def stacks(self) -> str:
+        """How a person sees all its threads; the first step begins with it."""
+        return f"On {self.host} see all its threads: `py-spy dump --pid {self.pid}`"
