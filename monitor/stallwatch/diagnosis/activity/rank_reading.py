@@ -1,6 +1,6 @@
 """The answer to "what does this rank do", from its stacks, its process looks, its heartbeat and its log."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -13,10 +13,10 @@ from stallwatch.diagnosis.activity.blocking_location import (
     locate,
     locate_without_stack,
 )
+from stallwatch.diagnosis.activity.doing import begins_anew, doing
 from stallwatch.diagnosis.activity.observed import (
     JudgedThread,
     issuers,
-    kind_of_helpers,
     new_operations,
     observed,
     with_awaited_thread,
@@ -56,18 +56,16 @@ from stallwatch.diagnosis.frames.code_origin import (
     Origin,
     code_origin,
     hint,
-    is_bounded,
     job_frame,
     job_frame_index,
     source_text,
 )
-from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.verdict import Fact, Frame
-from stallwatch.progress.kinds import Doing, kind_of
+from stallwatch.progress.kinds import kind_of
 from stallwatch.progress.progress import Progress, compare
 from stallwatch.progress.ticks import pulse_stands
 
@@ -119,59 +117,42 @@ def read_activity(rank: RankEvidence) -> RankActivity:
     if not moments:
         blank = RankActivity(rank=rank.rank, host=rank.host, pid=rank.pid)
         return _with_exception(_with_logged_end(blank, rank), raised)
-    now = (with_stack or moments)[-1]
-    process = next((look.process for look in reversed(seen) if look.process), None)
-    standing, gil_facts = with_gil(now, seen)
-    frames = now.thread.frames if now.thread else ()
-    standing = standing._replace(
-        waits_for_children=standing.waits_for_children or polls_a_child(frames, standing.detail, rank.sources)
-    )
-    ident = ident_of(now.thread) if now.thread else ""
+    chosen = with_stack or moments
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
-    before = (with_stack or moments)[-2:][0]
-    in_main = now.thread is not None and not is_python_thread(now.thread)
-    issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=bool(standing.in_collective))
-    moved = (
-        compare(observed(before, rank.sources), observed(now._replace(standing=standing), rank.sources), issued)
-        if before is not now
-        else Progress("unknown")
-    )
+    before, now = chosen[-2:][0], chosen[-1]
+    standing, gil_facts = with_gil(now, seen)
+    polls = polls_a_child(now.thread.frames if now.thread else (), standing.detail, rank.sources)
+    now = now._replace(standing=standing._replace(waits_for_children=standing.waits_for_children or polls))
+    ident = ident_of(now.thread) if now.thread else ""
+    moved = _moved(rank, before, now, ident) if len(chosen) > 1 else Progress("unknown")
+    process = next((look.process for look in reversed(seen) if look.process), None)
     gone = _is_gone(process, seen)
-    frozen = process is not None and is_frozen(thread.wchan for thread in process.threads)
+    ends_by_itself = None
+    if not gone and not other_program(now.look):
+        ends_by_itself = kind_of(doing(now, rank, again=begins_anew(before, now, ident)))
     activity = RankActivity(
         rank=rank.rank,
         host=rank.host,
         pid=rank.pid if rank.pid is not None else (process.pid if process else None),
-        place=_place(now, standing, rank),
-        call=CommunicationCall(False if gone else standing.in_collective, standing.collective),
+        place=_place(now, rank),
+        call=CommunicationCall(False if gone else now.standing.in_collective, now.standing.collective),
         progress=RankProgress(
             moving=moved.moves,
             cpu_share=moved.cpu_share,
             io_known=all(look.process and look.process.read_bytes is not None for look in (before.look, now.look)),
-            ends_by_itself=None
-            if gone or other_program(now.look)
-            else kind_of(_doing(now, standing, rank, again=_begins_anew(before, now, ident))),
+            ends_by_itself=ends_by_itself,
         ),
         helpers=Helpers(
-            waits_for_children=standing.waits_for_children,
+            waits_for_children=now.standing.waits_for_children,
             child_pids=tuple(sorted(child.pid for child in process.children)) if process else (),
         ),
-        process=ProcessState(
-            stopped=frozen or bool(process and process.state in STOPPED and not moved.between_stops),
-            frozen=frozen,
-            replaced=other_program(now.look) is not None,
-            tracer_pid=process.tracer_pid or None if process else None,
-            uninterruptible=now.kernel.state == "D",
-            uses_gpu=gpu,
-            joined=has_joined(rank),
-            phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
-        ),
+        process=_process_state(rank, now, process, seen, moved),
         end=_end(rank, gone=gone),
-        why=_why(now, standing, process) + gil_facts + moved.because,
+        why=_why(now) + gil_facts + moved.because,
     )
-    if standing.waits_for_children or standing.where == "dataloader":
+    if now.standing.waits_for_children or now.standing.where == "dataloader":
         activity = with_child(activity, now.look, rank.sources)
-        works = "process_queue" in standing.roles and _are_at_work(activity.helpers, process)
+        works = "process_queue" in now.standing.roles and _are_at_work(activity.helpers, process)
         if activity.progress.ends_by_itself is None and works:
             activity = replace(activity, progress=replace(activity.progress, ends_by_itself="child"))
     activity = with_awaited_thread(activity, now.look, rank.sources)
@@ -180,7 +161,33 @@ def read_activity(rank: RankEvidence) -> RankActivity:
     return with_scene(activity, rank, ident)
 
 
-def _place(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence) -> Place:
+def _moved(rank: RankEvidence, before: JudgedThread, now: JudgedThread, ident: str) -> Progress:
+    """Between the two looks."""
+    in_main = now.thread is not None and not is_python_thread(now.thread)
+    communicates = bool(now.standing.in_collective)
+    issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=communicates)
+    return compare(observed(before, rank.sources), observed(now, rank.sources), issued)
+
+
+def _process_state(
+    rank: RankEvidence, now: JudgedThread, process: ProcessLook | None, seen: tuple[RankLook, ...], moved: Progress
+) -> ProcessState:
+    """`process`: the last look at it."""
+    frozen = process is not None and is_frozen(thread.wchan for thread in process.threads)
+    return ProcessState(
+        stopped=frozen or bool(process and process.state in STOPPED and not moved.between_stops),
+        frozen=frozen,
+        replaced=other_program(now.look) is not None,
+        tracer_pid=process.tracer_pid or None if process else None,
+        uninterruptible=now.kernel.state == "D",
+        uses_gpu=uses_gpu(rank),
+        joined=has_joined(rank),
+        phase=next((look.heartbeat.phase for look in reversed(seen) if look.heartbeat), ""),
+    )
+
+
+def _place(now: JudgedThread, rank: RankEvidence) -> Place:
+    standing = now.standing
     stack = now.thread.frames if now.thread else ()
     return Place(
         where=standing.where,
@@ -212,64 +219,6 @@ def _are_at_work(helpers: Helpers, process: ProcessLook | None) -> bool:
     """Whether processes that deliver to it run, or stand in code that they were asked to run."""
     children = process.children if process else ()
     return bool(helpers.child and helpers.child.frame) or any(child.state in ("R", "D") for child in children)
-
-
-def _begins_anew(before: JudgedThread, now: JudgedThread, ident: str) -> bool:
-    """By its hook the Python frames of this thread changed between the two looks that saw it at the same lines: what it
-    waits in ended meanwhile, and began anew."""
-    first, last = before.look.heartbeat, now.look.heartbeat
-    if first is None or last is None or None in (first.frame_changes, last.frame_changes):
-        return False
-    return first.frame_changes != last.frame_changes and ident == str(last.training_ident)
-
-
-def _doing(now: JudgedThread, standing: BlockingLocation, rank: RankEvidence, *, again: bool) -> Doing:
-    sources = rank.sources
-    frames = now.thread.frames if now.thread else ()
-    own = next(
-        (place_ for place_, frame in enumerate(frames) if code_origin(frame.filename).origin is Origin.JOB), len(frames)
-    )
-    wait = kernel_wait(now.kernel.wchan, now.kernel.state)
-    said = hint(source_text(sources, frames[0])) if frames else None
-    on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
-    roles = {found.role for frame in frames if (found := meaning(frame))}
-    return Doing(
-        where="busy_loop" if standing.gpu_guessed else standing.where,  # it may as well compute, which ends
-        child="child" in roles or (standing.where == "user_code" and standing.waits_for_children),
-        tracker="tracker" in roles,
-        imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
-        sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
-        on_cpu=on_cpu,
-        bounded=again or said == "database" or _may_be_bounded(frames[: own + 1], rank),
-        serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
-        helper=kind_of_helpers(now.thread, now.look, sources)
-        if now.thread and standing.where == "lock" and wait in ("futex", None)
-        else None,
-    )
-
-
-def _may_be_bounded(frames: Sequence[CodeFrame], rank: RankEvidence) -> bool:
-    """A line says that the wait has a time-out. Or lines were asked for and could not be read, as on a crowded node:
-    waits with a time-out were told as certain there."""
-    texts = [source_text(rank.sources, frame) for frame in frames]
-    unread = bool(rank.attempts) and not any(tried.what == "sources" and tried.answered for tried in rank.attempts)
-    return any(is_bounded(text) for text in texts) or (unread and bool(texts) and not any(texts))
-
-
-# Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
-_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
-_SERVERS = (
-    "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
-    "gunicorn.", "zmq.",
-)  # fmt: skip
-
-
-def _is_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
-    return any(code_origin(frame.filename).module.startswith(_EVENT_LOOPS) for frame in frames)
-
-
-def _serves(threads: Iterable[ThreadStack]) -> bool:
-    return any(code_origin(frame.filename).module.startswith(_SERVERS) for thread in threads for frame in thread.frames)
 
 
 def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> JudgedThread:
@@ -377,7 +326,7 @@ def _with_exception(activity: RankActivity, raised: RaisedException | None) -> R
     )
 
 
-def _why(now: JudgedThread, standing: BlockingLocation, process: ProcessLook | None) -> tuple[Fact, ...]:
+def _why(now: JudgedThread) -> tuple[Fact, ...]:
     facts = []
     if now.thread and now.thread.frames:
         index = job_frame_index(now.thread.frames) or 0

@@ -1,0 +1,69 @@
+"""What a rank does where it stands, as far as it may end by itself: a wait with a time-out, an import, a child, a
+server that has nothing to do. What follows from that is decided in `progress.kinds`."""
+
+from collections.abc import Iterable, Sequence
+
+from stallwatch.diagnosis.activity.blocking_location import kernel_wait
+from stallwatch.diagnosis.activity.observed import JudgedThread, kind_of_helpers
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, hint, is_bounded, source_text
+from stallwatch.diagnosis.frames.meaning import meaning
+from stallwatch.model.evidence import CodeFrame, RankEvidence, ThreadStack
+from stallwatch.progress.kinds import Doing
+
+# Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
+_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
+_SERVERS = (
+    "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
+    "gunicorn.", "zmq.",
+)  # fmt: skip
+
+
+def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
+    """Given the thread that is judged, return what it does. `again`: what it waits in ends now and then."""
+    standing, sources = now.standing, rank.sources
+    frames = now.thread.frames if now.thread else ()
+    own = next(
+        (place for place, frame in enumerate(frames) if code_origin(frame.filename).origin is Origin.JOB), len(frames)
+    )
+    wait = kernel_wait(now.kernel.wchan, now.kernel.state)
+    said = hint(source_text(sources, frames[0])) if frames else None
+    on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
+    roles = {found.role for frame in frames if (found := meaning(frame))}
+    return Doing(
+        where="busy_loop" if standing.gpu_guessed else standing.where,  # it may as well compute, which ends
+        child="child" in roles or (standing.where == "user_code" and standing.waits_for_children),
+        tracker="tracker" in roles,
+        imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
+        sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
+        on_cpu=on_cpu,
+        bounded=again or said == "database" or _may_be_bounded(frames[: own + 1], rank),
+        serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
+        helper=kind_of_helpers(now.thread, now.look, sources)
+        if now.thread and standing.where == "lock" and wait in ("futex", None)
+        else None,
+    )
+
+
+def begins_anew(before: JudgedThread, now: JudgedThread, ident: str) -> bool:
+    """By its hook the Python frames of this thread changed between the two looks that saw it at the same lines: what it
+    waits in ended meanwhile, and began anew."""
+    first, last = before.look.heartbeat, now.look.heartbeat
+    if first is None or last is None or None in (first.frame_changes, last.frame_changes):
+        return False
+    return first.frame_changes != last.frame_changes and ident == str(last.training_ident)
+
+
+def _may_be_bounded(frames: Sequence[CodeFrame], rank: RankEvidence) -> bool:
+    """A line says that the wait has a time-out. Or lines were asked for and could not be read, as on a crowded node:
+    waits with a time-out were told as certain there."""
+    texts = [source_text(rank.sources, frame) for frame in frames]
+    unread = bool(rank.attempts) and not any(tried.what == "sources" and tried.answered for tried in rank.attempts)
+    return any(is_bounded(text) for text in texts) or (unread and bool(texts) and not any(texts))
+
+
+def _is_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
+    return any(code_origin(frame.filename).module.startswith(_EVENT_LOOPS) for frame in frames)
+
+
+def _serves(threads: Iterable[ThreadStack]) -> bool:
+    return any(code_origin(frame.filename).module.startswith(_SERVERS) for thread in threads for frame in thread.frames)
