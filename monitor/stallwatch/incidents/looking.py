@@ -63,24 +63,18 @@ def judged(
     """Take in the verdict, or that there is none, and plan the next look. `earlier`: incidents of the past."""
     early, more = life.early, life.partial and not life.capturing
     life = replace(life, judging=False, judged_look=event.look, early=False, partial=False)
-    if early and not (event.report and event.report.verdicts and event.report.verdicts[0].cause == "process_stopped"):
+    report = event.report
+    if early and not (report and report.verdicts and report.verdicts[0].cause == "process_stopped"):
         return replace(life, judged_look=event.look - 1)  # nothing else is said by half a look
-    if event.report is None or not event.report.verdicts:
+    if report is None or not report.verdicts:
         why = event.problem or "the report holds no verdict"
         incident = noted(life.incident, f"look {event.look} could not be judged: {why}", wall_ns, actions)
         life = replace(life, incident=incident, judgements_failed=life.judgements_failed + 1)
         return _look_later(life, now_ns)
-    report, verdict, before = event.report, event.report.verdicts[0], life.incident.verdict
-    ended = any(finding.detector == "exit" for finding in life.incident.findings)
     if life.family == "slow":
-        verdict = slowness.measured(life.incident, report.verdicts)
-        report = replace(report, verdicts=(verdict,))
-        if life.confirmed_ns is None and slowness.agrees(life.incident, verdict):
-            life = replace(life, confirmed_ns=now_ns)
-    # Of a slow rank its symptom says when it is over; what is seen of the dead does not show why they stood.
-    stays = life.incident.severity != "none" or life.family == "slow" or ended
-    if before is not None and before.traits.accuses and not verdict.traits.accuses and stays:
-        # The job is being torn down, or a rank no longer answers: what was known and told is not unknown again.
+        life, report = _measured(life, report, now_ns)
+    verdict, before = report.verdicts[0], life.incident.verdict
+    if before is not None and before.traits.accuses and not verdict.traits.accuses and _stays_accused(life):
         what = f"look {event.look}: now {verdict.cause}; the verdict stands"
         life = replace(life, incident=noted(life.incident, what, wall_ns, actions))
         return _look_later(life, now_ns) if life.family == "slow" else life
@@ -88,19 +82,51 @@ def judged(
     if shared is not None and shared.nodes and before is not None:
         # Of a job on several nodes this node sees a part: what all of them say together stands.
         return _look_later(life, now_ns) if not verdict.traits.accuses else life
+    life = _with_verdict(life, report, earlier, now_ns, wall_ns, actions)
+    if more and verdict.cause == "undecided":
+        return replace(life, judged_look=event.look - 1)  # its last evidence came while it was judged
+    return _plan(life, verdict, config, now_ns)
+
+
+def _measured(life: IncidentLife, report: Report, now_ns: int) -> tuple[IncidentLife, Report]:
+    """Of ranks that were found slow: what was measured of them counts, and is confirmed by a verdict that agrees."""
+    verdict = slowness.measured(life.incident, report.verdicts)
+    if life.confirmed_ns is None and slowness.agrees(life.incident, verdict):
+        life = replace(life, confirmed_ns=now_ns)
+    return life, replace(report, verdicts=(verdict,))
+
+
+def _stays_accused(life: IncidentLife) -> bool:
+    """Whether what was known and told is not unknown again by a look that accuses nobody: the job may be being torn
+    down, or a rank no longer answers. Of a slow rank its symptom says when it is over; what is seen of the dead does
+    not show why they stood."""
+    return life.incident.severity != "none" or life.family == "slow" or _has_exited(life)
+
+
+def _has_exited(life: IncidentLife) -> bool:
+    return any(finding.detector == "exit" for finding in life.incident.findings)
+
+
+def _with_verdict(
+    life: IncidentLife,
+    report: Report,
+    earlier: Sequence[Incident],
+    now_ns: int,
+    wall_ns: int,
+    actions: list[Action],
+) -> IncidentLife:
+    """The verdict of the report is the incident's, since it was first the same."""
+    verdict, before = report.verdicts[0], life.incident.verdict
     same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
     if report.deadline is None and verdict.cause != "healthy" and life.incident.report is not None:
         # What it stands in is what earlier looks saw, whose ranks or recorders may not answer any more.
         report = replace(report, deadline=life.incident.report.deadline)
     incident = replace(life.incident, report=named(report, life.incident), state=state_by(life, verdict))
     incident = _with_recurrence(incident, earlier)
-    what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
     since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else now_ns
     incident = replace(incident, verdict_since_ns=since_ns)
-    life = replace(life, incident=noted(incident, what, wall_ns, actions))
-    if more and verdict.cause == "undecided":
-        return replace(life, judged_look=event.look - 1)  # its last evidence came while it was judged
-    return _plan(life, verdict, config, since_ns, now_ns)
+    what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
+    return replace(life, incident=noted(incident, what, wall_ns, actions))
 
 
 def is_known_to_stand(incident: Incident, now_ns: int) -> bool:
@@ -184,14 +210,13 @@ def _with_recurrence(incident: Incident, earlier: Sequence[Incident]) -> Inciden
     return replace(incident, report=replace(incident.report, verdicts=(verdict, *incident.report.verdicts[1:])))
 
 
-def _plan(life: IncidentLife, verdict: Verdict, config: Config, since_ns: int, now_ns: int) -> IncidentLife:
+def _plan(life: IncidentLife, verdict: Verdict, config: Config, now_ns: int) -> IncidentLife:
     if life.family == "request":
         return life
     if not verdict.traits.accuses or (life.family == "slow") != verdict.traits.holds_back:
         return _look_later(life, now_ns)
     second = now_ns + int(config.stall.second_look_seconds * SECOND_NS)
-    exited = any(finding.detector == "exit" for finding in life.incident.findings)
-    return replace(life, next_look_ns=second if life.looks == 1 and not exited else None)
+    return replace(life, next_look_ns=second if life.looks == 1 and not _has_exited(life) else None)
 
 
 def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> IncidentLife:
