@@ -47,7 +47,7 @@ class Trial:
             folder.mkdir(mode=0o700, parents=True)
         ranks = LaunchedRanks(self._plan, reports, self._environment, records)
         try:
-            failure = self._watch(ranks, records)
+            failure = self._watch(ranks)
         finally:
             ranks.stop()
         facts = self._progress.facts()
@@ -73,7 +73,7 @@ class Trial:
             for rank, process in enumerate(ranks.processes)
         )
 
-    def _watch(self, ranks: LaunchedRanks, records: Path) -> Failure | None:
+    def _watch(self, ranks: LaunchedRanks) -> Failure | None:
         moved = time.monotonic()
         hurt: float | None = None
         while True:
@@ -89,9 +89,9 @@ class Trial:
             if hurt is None and (self._progress.errors() or ended_early):
                 hurt = now
             if hurt is not None and now - hurt > _AFTERMATH_SECONDS:
-                return failure_at_end(self._progress, codes) or self._stalled(ranks, records, now - moved)
+                return failure_at_end(self._progress, codes) or self._stalled(ranks, now - moved)
             if hurt is None and now - moved > self._patience():
-                return self._stalled(ranks, records, now - moved)
+                return self._stalled(ranks, now - moved)
             time.sleep(_POLL_SECONDS)
 
     def _patience(self) -> float:
@@ -116,7 +116,7 @@ class Trial:
                 raise OwnFailure(f"rank {rank} ended without a report of its end", ranks.last_words(rank))
         return None
 
-    def _stalled(self, ranks: LaunchedRanks, records: Path, seconds: float) -> Failure:
+    def _stalled(self, ranks: LaunchedRanks, seconds: float) -> Failure:
         at = self._progress.farthest()
         step, size = at.key if at is not None else ("start", None)
         silent, behind, stuck = self._progress.silent(), self._progress.behind(), self._progress.stuck()

@@ -175,7 +175,7 @@ def locate(frames: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLoca
     context = frozenset(found.role for found in above)
     if around.pool and roles & {"join", "queue"}:
         roles |= {"process_queue"}  # what it waits for comes from there
-    standing = _strong(inner, call, around) or _refined(inner, above, call, outer, around)
+    standing = _strong(inner, call, around) or _refined(above, call, outer, around)
     children = bool(roles & {"child", "process_queue"}) or around.wait in ("child", "vfork") or around.hint == "child"
     # A loader that pins memory waits for its own thread, which waits for the workers; compilers work in children.
     children = children or (standing.where == "dataloader" and "queue" in roles)
@@ -213,7 +213,6 @@ def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circ
 
 
 def _refined(
-    inner: list[FrameMeaning],
     above: list[FrameMeaning],
     call: tuple[CodeFrame, ...],
     outer: tuple[CodeFrame, ...],

@@ -243,7 +243,7 @@ def _gpu_kernel_stuck(verdict: Verdict, culprits: Culprits) -> str:
         runs = "run kernels that are no communication and do not end"
         certain = _is_certain(verdict)
         said = runs if certain else "are busy but not with communication, consistent with kernels that do not end"
-        return f"the GPUs of {culprits.who(inside=True)} {said}{waits}"
+        return f"the GPUs of {culprits.who()} {said}{waits}"
     lead = f"{culprits.who()} waits{culprits.at()} for its GPU, which"
     if _is_certain(verdict):
         return f"{lead} runs a kernel that is no communication and does not end{waits}"
@@ -254,7 +254,7 @@ def _fault(what: str) -> Callable[[Verdict, Culprits], str]:
     def sentence(verdict: Verdict, culprits: Culprits) -> str:
         shown = next((fact.fact for fact in verdict.because), "")
         waits = f"; {_others_wait(verdict)} in {_operation(verdict)}{_others_at(culprits)}" if verdict.waiting else ""
-        who = f" of {culprits.who(inside=True)}" if verdict.culprits else ""
+        who = f" of {culprits.who()}" if verdict.culprits else ""
         fault = f"reports a fault{': ' + shorten(shown, 160) if shown else ''}"
         return f"the {what}{who} {fault}{waits}{_hedge(verdict, culprits) if verdict.culprits else ''}"
 

@@ -146,7 +146,7 @@ class Culprits:
             return self.aside.unnamed or UNNAMED
         return f"{'rank' if self.single else 'ranks'} {rank_ranges(self.ranks)}"
 
-    def who(self, *, inside: bool = False) -> str:
+    def who(self) -> str:
         """ "rank 2 (pid 11483 on node0)"; of many only the hosts."""
         if not self.ranks:
             return self.aside.unnamed or UNNAMED

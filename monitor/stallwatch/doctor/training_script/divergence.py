@@ -122,7 +122,7 @@ class SwallowedCollective(ScriptCheck):
     ) -> Iterator[FindingRecord]:
         """Statements whose exceptions nobody sees: work before a collective, or the collective's own failure."""
         inside = list(_made(collectives, script, body, owner))
-        risky = _first_risk(collectives, script, body, owner, inside)
+        risky = _first_risk(script, body, inside)
         if risky is not None:
             yield self._found(script, risky, f"{risky.words} is left out by a rank that raises before it: {goes_on}.")
             return
@@ -182,9 +182,7 @@ def _made(collectives: Collectives, script: Script, body: list[ast.stmt], owner:
             yield CollectiveCall(call, "backward(), which averages gradients,")
 
 
-def _first_risk(
-    collectives: Collectives, script: Script, body: list[ast.stmt], owner: str, inside: list[CollectiveCall]
-) -> CollectiveCall | None:
+def _first_risk(script: Script, body: list[ast.stmt], inside: list[CollectiveCall]) -> CollectiveCall | None:
     """The first collective before which this rank alone may raise: with work before it, or in a function of its own. A
     collective that stands alone may raise too, but then on the others as well."""
     calls = [id(one.call) for one in inside]
