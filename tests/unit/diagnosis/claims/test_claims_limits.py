@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, LogEvent
 from stallwatch.model.verdict import Verdict
-from tests.builders.job import IN_RECV, SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 6)
@@ -19,6 +19,16 @@ def test_everybody_entered_is_not_said_while_one_has_not() -> None:
     verdict = judge(evidence(*_waiting(0, 1, 2), Rank(3, STEPS, frames=SLEEPS))).verdicts[0]
     assert verdict.cause == "not_entered"
     assert [item.why for item in verdict.rejected if item.cause == "comm_stuck"] == ["somebody has not entered"]
+
+
+def test_everybody_entered_is_not_said_of_one_pair_while_another_lacks_a_member() -> None:
+    pairs = (Group("1", "dp0", (0, 1), 1), Group("2", "dp1", (2, 3), 2))
+    steps = {rank: (Call(pairs[rank // 2]),) * 5 for rank in range(4)}
+    away = Rank(3, steps[3][:4], frames=SLEEPS)
+    verdict = judge(evidence(*(Rank(rank, steps[rank], 4) for rank in (0, 1, 2)), away)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+    why = [item.why for item in verdict.rejected if item.cause == "comm_stuck"]
+    assert why == ["other waits end at ranks that have not entered"]
 
 
 def test_everybody_entered_is_said_of_the_whole_job_only() -> None:

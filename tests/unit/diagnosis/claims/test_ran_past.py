@@ -1,5 +1,7 @@
 """A rank that others wait for and whose steps go on: it passed the call."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -59,3 +61,11 @@ def test_a_rank_that_goes_on_by_itself_is_not_waited_for_in_patience() -> None:
 )
 def test_a_rank_that_was_never_in_step_or_is_behind_is_waited_for(step: int, seconds_after: float) -> None:
     assert judge(job(step, seconds_after, step - 1)).verdicts[0].cause == "waiting"
+
+
+@pytest.mark.parametrize("unlike", [{"heartbeat": ()}, {"host": "node1"}])
+def test_steps_are_compared_where_all_that_wait_count_theirs_by_the_same_clock(unlike: dict[str, Any]) -> None:
+    told = job(294, 11.5)
+    ranks = (msgspec.structs.replace(told.ranks[0], **unlike), *told.ranks[1:])
+    verdict = judge(msgspec.structs.replace(told, ranks=ranks)).verdicts[0]
+    assert "has gone on for" not in verdict.summary
