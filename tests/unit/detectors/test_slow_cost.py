@@ -1,11 +1,14 @@
 """What slow ranks cost their job, against the truth of a simulated one."""
 
+from math import sqrt
+
+import msgspec
 import pytest
 
 from stallwatch.config import Config
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
-from stallwatch.detectors.slow_cost import since_when, slow_cost
+from stallwatch.detectors.slow_cost import seconds_before, since_when, slow_cost
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS, heartbeat
@@ -62,6 +65,7 @@ def test_it_is_so_since_the_looks_that_show_it() -> None:
     assert since_when([0.3, 0.0] * 30) == 60, "all the time"
     assert since_when([0.0] * 20 + [0.3] * 4) == 8, "of less nothing is said"
     assert since_when([0.0] * 20 + [0.3] * 10, 25) == 25, "it is known to be so for longer"
+    assert since_when([0.1] * 20 + [0.3] * 30) == 30, "it was there before, and little"
     assert [since_when([0.3] * looks) for looks in (0, 1, 8)] == [0, 1, 8]
 
 
@@ -95,5 +99,117 @@ def test_of_uncounted_steps_the_records_say_how_long_they_were() -> None:
     cost = slow_cost(looks, peers, [1], alive(0.5, 2.0, 9.0))
     assert cost is not None
     assert (cost.cost_seconds, cost.step_seconds) == (2.0, 2.0)
+    known = slow_cost(looks, peers, [1], alive(0.5, 2.0, 9.0), before_seconds=0.2)
+    assert known is not None
+    assert (known.cost_seconds, known.low_seconds, known.high_seconds) == (1.8, 1.8, 2.0)
     assert slow_cost(looks, peers, [1], alive()) is None, "no step is known"
     assert slow_cost(looks, peers, range(4), alive(1.0)) is None, "nobody is left who would wait"
+
+
+STEADY, SLOW = (0, 0, 0, 0), (1, 0, 1, 1)  # of four moments: in how many each rank waits, calm, and for rank 1
+
+
+def looked(
+    *parts: tuple[int, float, tuple[int, ...]], apart_seconds: float = 0.0, nccl: bool = False, counted: bool = True
+) -> Looks:
+    """(so many looks, seconds to the next one, who waits), a step each, from step 0 on."""
+    looks: list[StepLook] = []
+    at_ns, apart_ns = 0, int(apart_seconds * SECOND_NS)
+    for many, seconds, waited in parts:
+        for _ in range(many):
+            steps = (len(looks) if counted else -1,) * len(waited)
+            looks.append(StepLook(at_ns, 4, waited, waited, steps=steps, apart_ns=apart_ns))
+            at_ns += int(seconds * SECOND_NS)
+    return Looks(tuple(PeerRank(rank, rank) for rank in range(len(parts[0][2]))), looks=tuple(looks), nccl=nccl)
+
+
+def cost_of(looks: Looks, before_seconds: float | None = None, peers: int = 4) -> tuple[float, float, float]:
+    columns = looks.columns_of(looks.members[:peers], len(looks.looks))
+    if before_seconds is None:
+        found = slow_cost(looks, columns, [1], [])
+    else:
+        found = slow_cost(looks, columns, [1], [], before_seconds)
+    assert found
+    return found.cost_seconds, found.low_seconds, found.high_seconds
+
+
+@pytest.mark.parametrize("nccl", [False, True])
+def test_what_was_before_says_what_it_costs_where_the_looks_allow_that(nccl: bool) -> None:
+    """By the looks a quarter of a step of one second: 0.175 to 0.325 s."""
+    looks = looked((20, 1.0, STEADY), (41, 1.0, SLOW), nccl=nccl)
+    by_looks = (0.25, 0.25, 0.25)
+    assert cost_of(looks) == by_looks
+    assert cost_of(looks, 0.8) == pytest.approx((0.2, 0.2, 0.25))
+    assert cost_of(looks, 0.7) == pytest.approx((0.3, 0.25, 0.3))
+    assert cost_of(looks, 0.5) == by_looks, "something else has changed, too"
+    assert cost_of(looks, 0.9) == (pytest.approx((0.1, 0.1, 0.1)) if nccl else by_looks), "a host that is late"
+    assert cost_of(looks, 1.2) == ((0.0, 0.0, 0.0) if nccl else by_looks)
+    found = slow_cost(looks, looks.columns_of(looks.members, 61), [1], [])
+    assert found
+    assert (found.seconds, found.steps) == (40.0, 41)
+
+
+def test_what_a_steps_length_varies_by_makes_the_interval_of_what_was_lost_wider() -> None:
+    def varying(many: int, by: float, *, pause: float = 0.0, steps: int = 1) -> Looks:
+        lengths = [(1, steps * 1.0 + by * (-1) ** place, SLOW) for place in range(many - 1)]
+        looks = looked((20, steps * 1.0, STEADY), *lengths[: many // 2], (1, pause, SLOW), *lengths[many // 2 :])
+        if steps == 1:
+            return looks
+        jumps = tuple(
+            msgspec.structs.replace(
+                look, steps=(steps * look.step,) * 4, ticks=8, waited=tuple(2 * w for w in look.waited)
+            )
+            for look in looks.looks
+        )
+        return msgspec.structs.replace(looks, looks=jumps)
+
+    def apart(steps: int, variance: float) -> float:
+        return 1.96 * sqrt(2 * steps * variance) / steps
+
+    even = cost_of(varying(42, 0.1, pause=100.0), 0.8)
+    assert even == pytest.approx((0.2, 0.2 - apart(41, 0.01), 0.25), rel=0.02), "nobody looked in the pause"
+    much = cost_of(varying(42, 0.3, pause=100.0), 0.8)
+    assert much == pytest.approx((0.2, 0.2 - apart(41, 0.09), 0.2 + apart(41, 0.09)), rel=0.05)
+    two_a_look = cost_of(varying(42, 0.1, pause=1000.0, steps=2), 0.8)
+    assert two_a_look == pytest.approx((0.2, 0.2 - apart(82, 0.0025), 0.25), rel=0.02)
+
+
+def test_looks_that_vary_allow_more() -> None:
+    """0.25 s with an interval of 0.08: half a second is more than twice that, and so is 0.45 s."""
+    looks = looked((20, 1.0, STEADY), *([(1, 1.0, STEADY), (1, 1.0, (2, 0, 2, 2))] * 20))
+    assert cost_of(looks, 0.65)[0] == pytest.approx(0.35)
+    assert cost_of(looks, 0.54)[0] == pytest.approx(0.25, rel=0.05)
+
+
+def test_of_looks_of_several_moments_a_difference_is_told_and_of_one_moment_who_waits_together() -> None:
+    waits = (1, 0, 2, 2)
+    assert cost_of(looked((41, 1.0, waits), apart_seconds=0.04))[0] == 0.25
+    assert cost_of(looked((41, 1.0, waits), apart_seconds=0.2))[0] == 0.5
+
+
+def test_under_gloo_a_job_waits_where_ranks_of_other_programs_do_too() -> None:
+    """Rank 3 runs another program, and waits for nobody."""
+    waits = (1, 0, 1, 0)
+    assert cost_of(looked((41, 1.0, waits)), peers=3)[0] == 0.0
+    assert cost_of(looked((41, 1.0, waits), nccl=True), peers=3)[0] == 0.25
+
+
+def before(looks: Looks, window: int) -> float:
+    return seconds_before(looks, looks.columns_of(looks.members, len(looks.looks)), [1], window)
+
+
+def test_a_step_was_as_long_as_in_the_looks_well_before_those_that_show_it() -> None:
+    onset = ((10, 1.15, STEADY), (20, 1.3, SLOW))  # it began some looks before
+    assert before(looked((40, 1.0, STEADY), *onset), 20) == pytest.approx(1.0)
+    warms_up = ((20, 1.9, STEADY), (20, 1.0, STEADY))
+    assert before(looked(*warms_up, *onset), 20) == pytest.approx(1.0)
+    becomes_longer = ((20, 1.9, STEADY), (10, 1.0, STEADY), (10, 1.2, STEADY))
+    assert before(looked(*becomes_longer, *onset), 20) == pytest.approx((10 * 1.0 + 9 * 1.2) / 19)
+
+
+def test_it_is_not_known_where_the_job_was_hardly_seen_without() -> None:
+    onset = ((10, 1.0, STEADY), (20, 1.3, (3, 0, 3, 3)))
+    assert [before(looked((many, 1.0, STEADY), *onset), 20) for many in (15, 16)] == [0.0, pytest.approx(1.0)]
+    assert before(looked((40, 1.0, (1, 0, 1, 1)), *onset), 20) == pytest.approx(1.0), "a third of the difference"
+    assert before(looked((40, 1.0, (2, 0, 2, 2)), *onset), 20) == 0.0
+    assert before(looked((40, 1.0, STEADY), *onset, counted=False), 20) == 0.0, "nobody counts steps"
