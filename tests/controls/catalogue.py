@@ -25,6 +25,7 @@ PROGRAMS = tuple(
         "training_in_the_field",
         "training_between_steps",
         "training_with_helpers",
+        "training_on_shared_nodes",
     )
 )
 HANGS = tuple(
@@ -41,6 +42,7 @@ HANGS = tuple(
         "hangs_in_the_field",
         "hangs_in_callbacks",
         "hangs_of_helpers",
+        "hangs_on_shared_nodes",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
@@ -70,8 +72,9 @@ def _registered(program: Path) -> dict[str, ast.FunctionDef]:
     }
 
 
-def hangs(*, on_gpus: bool = False) -> dict[str, Expected]:
-    """Every hang, and its truth: the keywords of its decorator."""
+def hangs(*, on_gpus: bool = False, hooked: bool = True) -> dict[str, Expected]:
+    """Every hang, and its truth: the keywords of its decorator. Where ranks are not `hooked` and stacks alone cannot
+    tell who it was, nobody may be named."""
     truths = {}
     for program in (*HANGS, ON_GPUS) if on_gpus else HANGS:
         text = program.read_text(encoding="utf-8").splitlines()
@@ -80,6 +83,8 @@ def hangs(*, on_gpus: bool = False) -> dict[str, Expected]:
             if not isinstance(decorator, ast.Call):
                 continue  # a situation
             said = {one.arg: ast.literal_eval(one.value) for one in decorator.keywords if one.arg}
+            if (by_stacks := said.pop("by_stacks", ())) and not hooked:
+                said |= {"causes": by_stacks, "culprits": (), "where": ()}
             lines = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if text[n - 1].endswith(STANDS_HERE)]
             truth = {"causes": ("not_entered",), "culprits": (STANDS,), "lines": tuple(lines), **said}
             truths[name] = Expected(**truth)

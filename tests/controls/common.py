@@ -113,8 +113,10 @@ def hang(
     causes: tuple[str, ...] = ("not_entered",),
     culprits: tuple[int, ...],
     where: tuple[str, ...] = (),
+    by_stacks: tuple[str, ...] = (),
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a hang under its function's name; the runner reads what must be said of it."""
+    """Register a hang under its function's name; the runner reads what must be said of it. `by_stacks`: the causes
+    where no hook and no recorder tells anything, and nobody is named."""
     return situation
 
 

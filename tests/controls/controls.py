@@ -57,7 +57,8 @@ time.time_ns = lambda: _time_ns() + _off() * 10**9
 
 def main() -> int:
     options = _options()
-    truths, quiet_ones = hangs(on_gpus=options.backend == "nccl"), situations(on_gpus=options.backend == "nccl")
+    on_gpus = options.backend == "nccl"
+    truths, quiet_ones = hangs(on_gpus=on_gpus, hooked=not options.no_hook), situations(on_gpus=on_gpus)
     if options.list:
         print("\n".join(f"{name:32} {what}" for name, what in quiet_ones.items()))
         print("\n".join(f"{name:32} {truth.causes[0]} {list(truth.culprits)}" for name, truth in truths.items()))

@@ -232,9 +232,10 @@ def rank_0_alone_makes_a_group() -> None:
     train(60)
 
 
-@hang(causes=("group_order", "p2p_unmatched"), culprits=(0, 1))
+@hang(causes=("group_order", "p2p_unmatched"), culprits=(0, 1), by_stacks=("p2p_unmatched",))
 def receives_before_it_reduces() -> None:
-    """Rank 0 reduces, and then sends to rank 1, which receives, and then reduces: each waits for the other."""
+    """Rank 0 reduces, and then sends to rank 1, which receives, and then reduces: each waits for the other. From whom
+    rank 1 receives no stack tells."""
     train(WARM_UP)
     if RANK == 1:
         dist.recv(torch.ones(64, device=DEVICE), 0)

@@ -126,9 +126,10 @@ def one_never_leaves_no_sync() -> None:
         beat.step()
 
 
-@hang(causes=("not_entered", "group_order", "collective_mismatch"), culprits=(1,))
+@hang(causes=("not_entered", "group_order", "collective_mismatch"), culprits=(1,), by_stacks=("undecided",))
 def one_takes_the_other_dimension_of_its_mesh() -> None:
-    """A mesh of two by two: rank 1 reduces its loss over data-parallel peers, the others over tensor-parallel ones."""
+    """A mesh of two by two: rank 1 reduces its loss over data-parallel peers, the others over tensor-parallel ones. Two
+    steps later all four stand at one line."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
 
     mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("data", "tensor"))

@@ -130,11 +130,11 @@ def a_ring_of_groups() -> None:
 def pipeline_s_last_stage() -> None:
     """A pipeline whose last stage gets stuck: the stages before it stand one after the other."""
     activation = torch.ones(256, device=DEVICE)
-    for number in range(400):
+    for number in range(3 * WARM_UP + 80):
         if RANK > 0:
             dist.recv(activation, RANK - 1)
         time.sleep(0.02)
-        if RANK == 3 and number == WARM_UP + 20:
+        if RANK == 3 and number == 3 * WARM_UP:
             _STUCK.wait()  # here
         if RANK < WORLD - 1:
             dist.send(activation, RANK + 1)
