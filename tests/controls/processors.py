@@ -13,24 +13,20 @@ _LITTLE_MICROSECONDS = 1000  # of a second: the least that a control group may h
 @contextlib.contextmanager
 def neighbour_takes_the_core(seconds: float) -> Iterator[None]:
     """For so long all threads of this process run on one core only, when a child there would not."""
-    core = {min(os.sched_getaffinity(0))}
-    before = {thread: os.sched_getaffinity(thread) for thread in _threads()}
+    cores, pid = os.sched_getaffinity(0), os.getpid()
+    core = {min(cores)}
     child = os.fork()
     if child == 0:
         os.sched_setaffinity(0, core)
+        _place(pid, core, os.SCHED_IDLE)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             pass
+        _place(pid, cores, os.SCHED_OTHER)  # who has no turn does not do that itself
         os._exit(0)
-    for thread in before:
-        os.sched_setaffinity(thread, core)
-        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     try:
         yield
     finally:
-        for thread, cores in before.items():
-            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-            os.sched_setaffinity(thread, cores)
         os.waitpid(child, 0)
 
 
@@ -66,5 +62,9 @@ def _limit(group: Path, microseconds: int) -> None:
         (group / "cpu.max").write_text(f"{'max' if microseconds < 0 else microseconds} 1000000")
 
 
-def _threads() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/task")]
+def _place(pid: int, cores: set[int], policy: int) -> None:
+    """Where all threads of a process may run, and how urgently; those that are about to end may have ended."""
+    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(thread, policy, os.sched_param(0))
+            os.sched_setaffinity(thread, cores)

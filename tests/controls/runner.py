@@ -22,6 +22,7 @@ SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = int(os.environ.get("CONTROL_RANKS", "4"))
 FOR_EVER = "1000000"
 ENOUGH_SECONDS = 240.0
+UNDECIDED_SECONDS = 120.0  # what nobody can decide is told after five minutes, unless patience is shortened
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
 VERDICT_SECONDS = 40.0  # the same of a hang that became a crash: it must be told
 STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
@@ -61,7 +62,9 @@ class Runner:
         job = self._launch(control, 0)
         steps = self._strikes(control)
         over_at = stepping_at = None
-        while time.monotonic() - began < ENOUGH_SECONDS and not self._stop.wait(0.5):
+        undecided = control.expected is not None and "undecided" in control.expected.causes
+        until = began + ENOUGH_SECONDS + UNDECIDED_SECONDS * undecided
+        while time.monotonic() < until and not self._stop.wait(0.5):
             self._note(control)
             now = time.monotonic()
             if stepping_at is None and control.stepped:
