@@ -3,6 +3,7 @@ away, drivers that look at results late, replicas that heal, clients that are dr
 `training_on_shared_nodes.py NAME`. See common.py."""
 
 import contextlib
+import hashlib
 import os
 import queue
 import socket
@@ -27,7 +28,6 @@ from tests.controls.common import (
     WARM_UP,
     WORLD,
     beat,
-    busy,
     compute,
     main,
     one_rank_waits,
@@ -41,14 +41,21 @@ from tests.controls.processors import leave_little, neighbour_takes_the_core
 def neighbour_takes_its_core(seconds: float) -> None:
     """Another container of higher priority computes on the one core that rank 1 may use: it is ready and waits."""
     with neighbour_takes_the_core(seconds):
-        busy(0.5)
+        _work(0.5)
 
 
 @one_rank_waits
 def quota_is_used_up(seconds: float) -> None:
     """A container's limit of processor time: rank 1 gets a thousandth of a core, until somebody raises the limit."""
     with leave_little(seconds):
-        busy(0.5)
+        _work(0.5)
+
+
+def _work(seconds: float) -> None:
+    """So long on the processor, however long that takes."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        hashlib.sha256(bytes(65536)).digest()
 
 
 @one_rank_waits

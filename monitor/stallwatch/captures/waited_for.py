@@ -16,12 +16,14 @@ from typing import NamedTuple
 from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.tcp_table import parse_tcp
 from stallwatch.model.file_systems import is_fuse, is_shared
+from stallwatch.model.process import TERMINAL
 from stallwatch.node.procfs import ProcessDirectory
 
 _MOUNTS_BYTES = 1 << 20
 _SOCKETS_BYTES = 4 << 20
 _PATH_BYTES = 4096
 _PAGE_BYTES = 4096
+_TERMINALS = (b"/dev/pts/", b"/dev/tty", b"/dev/console", b"/dev/hvc")
 _MOST_LINKS = 40  # as the kernel's own limit, path_resolution(7)
 _AT_FDCWD = (1 << 64) - 100
 _MOST_CHARACTERS = 200
@@ -78,8 +80,8 @@ def parse_mounts(data: bytes) -> tuple[Mount, ...]:
 
 
 def waited_for(directory: ProcessDirectory, tid: int) -> str:
-    """Given a thread that sleeps, return what for: "nfs4 filer:/vol", "ext4 /dev/sda1 of node7", "tcp 10.0.0.7:443";
-    "" where the call is of another kind, or nothing tells."""
+    """Given a thread that sleeps, return what for: "nfs4 filer:/vol", "ext4 /dev/sda1 of node7", "tcp 10.0.0.7:443",
+    "terminal /dev/pts/3 of node7"; "" where the call is of another kind, or nothing tells."""
     calls = _CALLS.get(platform.machine())
     with contextlib.suppress(OSError, ValueError, struct.error):
         number, *arguments = directory.read(f"task/{tid}/syscall").split()[:3]
@@ -99,6 +101,8 @@ def _of_descriptor(directory: ProcessDirectory, number: int) -> str:
     target = os.readlink(b"fd/%d" % number, dir_fd=directory.descriptor)
     if target.startswith(b"socket:["):
         return _peer(directory, target[8:-1])
+    if target.startswith(_TERMINALS):
+        return f"{TERMINAL}{name_of(target)} of {socket.gethostname()}"
     if not target.startswith(b"/"):
         return ""
     lines = dict(line.split(b":", 1) for line in directory.read(f"fdinfo/{number}").splitlines() if b":" in line)

@@ -114,6 +114,12 @@ def test_a_connection_is_to_its_server(sleeper: Sleeper) -> None:
     assert sleeper.calls(READ, 10, 0) == ""
 
 
+def test_a_terminal_is_named(sleeper: Sleeper) -> None:
+    for number, device, on in ((5, "/dev/pts/3", f"terminal /dev/pts/3 of {HERE}"), (6, "/dev/null", "")):
+        sleeper.holds(number, device, 21)
+        assert sleeper.calls(READ, number, 0) == on if on else "terminal" not in sleeper.calls(READ, number, 0)
+
+
 def test_nothing_is_said_of_another_call_or_of_none(sleeper: Sleeper) -> None:
     sleeper.holds(8, "pipe:[77]", 12)
     assert sleeper.calls(READ, 8, 0) == ""

@@ -15,7 +15,7 @@ from stallwatch.diagnosis.frames.meaning import (
     trade_word,
 )
 from stallwatch.model.evidence import CodeFrame
-from stallwatch.model.process import STOPPED
+from stallwatch.model.process import STOPPED, TERMINAL
 from stallwatch.model.verdict import Where
 
 # What a thread waits for by the kernel's word: the symbol in /proc/<pid>/wchan names the function it sleeps in.
@@ -27,6 +27,7 @@ KernelWait = Literal[
     "poll",
     "pipe",
     "pipe_write",
+    "terminal",
     "socket",
     "file",
     "file_lock",
@@ -70,10 +71,12 @@ def is_frozen(wchans: Iterable[str | None]) -> bool:
     return any(wchan is not None and _FROZEN.match(wchan) for wchan in wchans)
 
 
-def kernel_wait(wchan: str | None, state: str | None) -> KernelWait | None:
+def kernel_wait(wchan: str | None, state: str | None, waits_on: str = "") -> KernelWait | None:
     """Name the kind of wait, or None when the thread runs, or sleeps in something that says nothing."""
     if state in STOPPED:
         return "stopped"
+    if waits_on.startswith(TERMINAL):
+        return "terminal"  # its driver sleeps as a socket does
     if not wchan or wchan == "0":
         return None
     for kind, symbol in _SYMBOLS:
@@ -125,6 +128,7 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "socket": ("socket", "waits for a socket"),
     "pipe": ("filesystem", "waits for the other end of a pipe"),
     "pipe_write": ("filesystem", "writes into a pipe that is full and that nobody reads"),
+    "terminal": ("filesystem", "waits for a terminal"),
     "file": ("filesystem", "waits for the file system"),
     "child": ("user_code", "waits for a child process"),
     # The child has not come to exec: what keeps it there is the storage that the program lies on.
@@ -156,13 +160,13 @@ _FITS: dict[Hint, frozenset[KernelWait | None]] = {
     "collective": frozenset({"futex", "sleep", "poll", "socket", None}),
     "socket": frozenset({"poll", "socket", None}),
     "child": frozenset({"child", "pipe", "pipe_write", "vfork", None}),
-    "filesystem": frozenset({"file", "pipe", "pipe_write", "file_lock", None}),
+    "filesystem": frozenset({"file", "pipe", "pipe_write", "terminal", "file_lock", None}),
     "gpu_sync": frozenset({"futex", "poll", "gpu", "sleep", None}),
     # SQLite sleeps between its tries for a lock; clients of servers wait for a socket.
     "database": frozenset({"sleep", "file_lock", "file", "futex", "poll", "socket"}),
-    # A terminal's driver sleeps as a socket does.
-    "input": frozenset({"pipe", "poll", "socket"}),
-    "print": frozenset({"pipe_write", "poll", "socket"}),
+    # A terminal's driver sleeps as a socket does; where nobody read of what, it may be either.
+    "input": frozenset({"pipe", "poll", "socket", "terminal"}),
+    "print": frozenset({"pipe_write", "poll", "socket", "terminal"}),
 }
 
 

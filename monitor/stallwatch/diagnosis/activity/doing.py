@@ -25,7 +25,7 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
     own = next(
         (place for place, frame in enumerate(frames) if code_origin(frame.filename).origin is Origin.JOB), len(frames)
     )
-    wait = kernel_wait(now.kernel.wchan, now.kernel.state)
+    wait = kernel_wait(now.kernel.wchan, now.kernel.state, now.kernel.waits_on)
     said = hint(source_text(sources, frames[0])) if frames else None
     on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
     roles = {found.role for frame in frames if (found := meaning(frame))}

@@ -97,7 +97,7 @@ def _kind(thread: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) 
 def _around(thread: ThreadStack, look: RankLook, sources: tuple[SourceLine, ...]) -> Circumstances:
     """Of a thread beside the judged one."""
     kernel = thread_look(look.process, thread, main=False)
-    wait = kernel_wait(kernel.wchan, kernel.state)
+    wait = kernel_wait(kernel.wchan, kernel.state, kernel.waits_on)
     return Circumstances(wait, thread.active, gpu=False, hint=hint(source_text(sources, thread.frames[0])))
 
 
@@ -140,7 +140,7 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
         if thread is None or not _is_at_work(own):
             continue
         around = Circumstances(
-            wait=kernel_wait(child.wchan, child.state) if (child := _child(look, pid)) else None,
+            wait=kernel_wait(child.wchan, child.state, child.waits_on) if (child := _child(look, pid)) else None,
             on_cpu=thread.active,
             gpu=False,
             hint=hint(source_text(sources, own[0])) if own else None,

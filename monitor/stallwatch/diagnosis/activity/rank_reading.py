@@ -228,7 +228,7 @@ def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> JudgedThread:
     main = thread is None or thread is main_thread(look.threads, pid)
     kernel = thread_look(look.process, thread, main=main)
     around = Circumstances(
-        wait=kernel_wait(kernel.wchan, kernel.state),
+        wait=kernel_wait(kernel.wchan, kernel.state, kernel.waits_on),
         on_cpu=_on_cpu(thread, kernel.state),
         gpu=gpu,
         hint=hint(source_text(rank.sources, thread.frames[0])) if thread and thread.frames else None,

@@ -1,4 +1,5 @@
-"""Steps for waits that name what they are for: a child process, the other end of a pipe, a database, a person."""
+"""Steps for waits that name what they are for: a child process, the other end of a pipe, a terminal, a database, a
+person."""
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.report.step_context import Stuck
@@ -16,6 +17,8 @@ def by_wait(at: Stuck, activity: RankActivity) -> list[NextStep] | None:
         return _child(at, activity)
     if "pipe" in activity.place.detail and activity.place.where == "filesystem":
         return _pipe(at, writes=activity.place.detail.startswith("writes"))
+    if activity.place.detail == "waits for a terminal":
+        return _terminal(at, activity.place.waits_on)
     if activity.place.detail == "waits for a database":
         return _database(at)
     if activity.place.detail == "waits for input from a person":
@@ -92,6 +95,19 @@ def _pipe(at: Stuck, *, writes: bool) -> list[NextStep]:
         "A named pipe (FIFO) blocks the one that opens it until the other side comes: see that the writer or reader "
         "was started, and is alive.",
         "Close the ends that a process does not use, so that a peer that dies is seen as the end of the stream.",
+    ]
+
+
+def _terminal(at: Stuck, waits_on: str) -> list[NextStep]:
+    device = (waits_on.split() or ["", ""])[1]
+    return [
+        of_the_living(
+            f"On {at.host} see whose terminal {device} is and what reads it: `fuser -v {device}`, `who -a`"
+            f"{at.place.clause('; the rank stands at')}."
+        ),
+        of_the_living("If it was paused by Ctrl-S, Ctrl-Q in that terminal lets the rank go on."),
+        "Send a job's output to a file (`torchrun --log-dir D --redirects 3`): a terminal, `screen` or `ssh` that is "
+        "not read stops whoever writes.",
     ]
 
 

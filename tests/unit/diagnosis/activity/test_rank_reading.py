@@ -149,6 +149,24 @@ def test_what_a_wait_in_c_is_for(line: str, wchan: str, where: str, doing: str) 
     assert (activity.place.where, activity.place.detail, activity.call.in_collective) == (where, doing, False)
 
 
+@pytest.mark.parametrize(
+    ("line", "where", "doing"),
+    [
+        ("os.write(log, line)", "filesystem", "waits for a terminal"),
+        ("print(loss)", "filesystem", "waits for a terminal"),
+        ("", "filesystem", "waits for a terminal"),
+        ("input('continue? ')", "user_code", "waits for input from a person"),
+    ],
+)
+def test_a_terminal_is_no_socket_though_the_kernel_sleeps_alike(line: str, where: str, doing: str) -> None:
+    """Ctrl-S in the terminal to which the log goes: n_tty_write sleeps in wait_woken, as tcp_recvmsg does."""
+    told = rank(stack(*STEP), "S", "wait_woken", sources=source(20, line) if line else ())
+    paused = msgspec.structs.replace(told.processes[0].threads[0], waits_on="terminal /dev/pts/3 of node7")
+    look = msgspec.structs.replace(told.processes[0], threads=(paused,))
+    place = read_activity(msgspec.structs.replace(told, processes=(look,))).place
+    assert (place.where, place.detail) == (where, doing)
+
+
 def test_a_collective_is_named_and_its_line_shown() -> None:
     activity = read_activity(rank(stack(f"all_reduce@{C10D}:1", f"wrapper@{C10D}:2", *STEP), "S", "futex_do_wait"))
     assert (activity.call.in_collective, activity.call.collective) == (True, "all_reduce")

@@ -70,6 +70,10 @@ def test_every_place_has_steps_of_its_own() -> None:
         ({"where": "user_code", "waits_for_children": True}, "ps -o pid,stat,wchan:32,etime,args --ppid 4711"),
         ({"where": "lock", "waits_for_children": True, "child_pid": 802, "child_frame": LINE}, "py-spy dump --pid 802"),
         ({"where": "filesystem", "detail": "waits for the other end of a pipe"}, "/proc/4711/fd | grep pipe"),
+        (
+            {"where": "filesystem", "detail": "waits for a terminal", "waits_on": "terminal /dev/pts/3 of node7"},
+            "fuser -v /dev/pts/3",
+        ),
         ({"where": "socket", "awaited_frame": LINE}, "the thread of its executor at /srv/job/train.py:88"),
         ({"where": "lock", "detail": "waits for a database"}, "which database"),
         ({"where": "user_code", "detail": "waits for input from a person"}, "/proc/4711/fd/0"),
