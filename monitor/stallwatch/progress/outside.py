@@ -61,6 +61,10 @@ def seen_from_outside(
     has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:
         return Outside(at_ns, now, at_ns, has_gpu=has_gpu)
+    if process.state in STOPPED and process.tracer_pid:
+        # Our own look holds it for its stack, or somebody debugs it: neither work nor time in which it could have any.
+        since_ns = min(before.quiet_since_ns + at_ns - before.at_ns, at_ns)
+        return msgspec.structs.replace(before, quiet_since_ns=since_ns, counts=now, at_ns=at_ns, has_gpu=has_gpu)
     was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
     fed = process.state in STOPPED | ENDED or now.moved_bytes - was.moved_bytes > _IDLE_BYTES * seconds
     fed = fed or (gpu is not None and gpu.moves_memory)

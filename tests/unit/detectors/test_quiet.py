@@ -96,6 +96,27 @@ def test_a_tick_at_which_it_cannot_be_read_forgets_nothing() -> None:
     assert steps[-1][1].jobs[0].begun
 
 
+def test_our_own_pause_for_a_stack_is_no_work() -> None:
+    """A look holds a rank by ptrace for milliseconds, at load for longer, and a tick may see it so: a suspicion was
+    dropped by that, with what the look had seen, and the job still stood."""
+
+    def held(second: float, rank: int) -> dict[str, Any]:
+        tracer = {"state": "t", "main_thread_state": "t", "tracer_pid": 99} if rank == 0 and second in (53, 54) else {}
+        return works_until(20)(second, rank) | tracer
+
+    findings = found(run(hookless(held, 70)), "quiet")
+    assert [second for second, _ in findings] == list(range(50, 71))
+    assert {finding.stage for second, finding in findings if second >= 52} == {"confirmed"}
+
+
+def test_time_under_a_debugger_is_not_counted() -> None:
+    def debugged(second: float, rank: int) -> dict[str, Any]:
+        tracer = {"state": "t", "tracer_pid": 99} if rank == 0 and 30 < second <= 80 else {}
+        return works_until(20)(second, rank) | tracer
+
+    assert found(run(hookless(debugged, 110)), "quiet")[0][0] == 100
+
+
 def on_gpus(seconds: float, fields: Fields, memory_at: Callable[[float], int]) -> list[NodeSnapshot]:
     """A job without hooks on GPUs; `fields` says what /proc shows of a rank, `memory_at` what the GPUs' memory does."""
 
