@@ -94,7 +94,7 @@ def counter_expects_one_more() -> None:
     store = dist.distributed_c10d._get_default_store()
     if store.add("arrived", 1) == WORLD + 1:
         store.set("all arrived", "1")
-    store.wait(["all arrived"])  # here
+    store.wait(["all arrived"])
     train(60)
 
 

@@ -17,7 +17,19 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import DEVICE, RANK, WARM_UP, WORLD, beat, before_rendezvous, hang, main, step, train
+from tests.controls.common import (
+    DEVICE,
+    RANK,
+    WARM_UP,
+    WORLD,
+    beat,
+    before_rendezvous,
+    compute,
+    hang,
+    main,
+    step,
+    train,
+)
 
 _STUCK = threading.Event()
 
@@ -133,7 +145,7 @@ def pipeline_s_last_stage() -> None:
     for number in range(3 * WARM_UP + 80):
         if RANK > 0:
             dist.recv(activation, RANK - 1)
-        time.sleep(0.02)
+        compute(0.02)  # without a hook it is by its work that a job is seen to train
         if RANK == 3 and number == 3 * WARM_UP:
             _STUCK.wait()  # here
         if RANK < WORLD - 1:
