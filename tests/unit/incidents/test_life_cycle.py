@@ -240,6 +240,14 @@ def test_what_said_something_or_ended_as_it_stood_is_kept(
     assert lives.dismissed_total == (not kept)
 
 
+@pytest.mark.parametrize("how", ["resolved", "ended"])
+def test_only_of_a_job_that_ended_is_a_new_start_left_to_do(how: str) -> None:
+    lives, _ = over(a_life(cause="not_entered"), how)
+    (kept,) = lives.past
+    assert kept.report is not None
+    assert any("Start the job" in step for step in kept.report.verdicts[0].next_steps) is (how == "ended")
+
+
 def test_of_each_user_the_latest_twenty_are_kept() -> None:
     def past(owner: str, many: int) -> tuple[Incident, ...]:
         return (replace(a_life().incident, job=replace(JOB, owner=owner)),) * many

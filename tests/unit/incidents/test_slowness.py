@@ -6,7 +6,7 @@ import pytest
 from stallwatch.detectors.slow import SlowReason
 from stallwatch.incidents import slowness
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import CulpritProcess, Fact, Frame, Slowness, Verdict, cost_of
+from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, Verdict, cost_of
 from stallwatch.progress.job_progress import BY_STEPS
 from tests.unit.incidents.stories import Story, facts, finding, slow_report
 
@@ -67,3 +67,106 @@ def test_what_many_steps_show_is_told_with_the_line_of_a_look_that_calls_the_job
     early = Story()
     early.at(20, suspect, jobs=[facts(moved=True)])
     assert slowness.measured(early.incident, (healthy, by_steps)) == healthy
+
+
+def _cost(cost_seconds: float, seconds: float = 20.0, steps: int = 40, step_seconds: float = 0.3) -> Slowness:
+    return Slowness(cost_seconds, 0.9 * cost_seconds, 1.1 * cost_seconds, step_seconds, steps, seconds)
+
+
+def _slow(
+    now: Slowness | None = None, stage: str = "confirmed", ranks: tuple[int, ...] = (2,), **fields: bool
+) -> Incident:
+    """An incident of slowness, of which detection says this."""
+    found = msgspec.structs.replace(finding("slow", stage), slowness=now, ranks=ranks, **fields)
+    return msgspec.structs.replace(_incident("slow", None), findings=(found,))
+
+
+def _says(cause: Cause = "slow_rank", cost: Slowness | None = None, by_design: str = "") -> Verdict:
+    return Verdict(cause, (2,), "possible", "a look says so", slowness=cost, by_design=by_design)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "sure"), [(8.0, 8, True), (7.9, 8, False), (8.0, 7, False), (80.0, 80, True)]
+)
+def test_a_measure_is_sure_once_it_spans_eight_seconds_and_steps(seconds: float, steps: int, sure: bool) -> None:
+    assert slowness.is_sure(_cost(0.1, seconds, steps)) is sure
+
+
+def test_what_a_look_sees_of_the_same_ranks_has_the_measure_that_there_is() -> None:
+    now = _cost(0.1)
+    seen = slowness.measured(_slow(now), [_says()])
+    assert (seen.slowness, seen.confidence) == (now, "possible"), "its own it has not"
+    own = _cost(0.2)
+    seen = slowness.measured(_slow(now), [_says(cost=own)])
+    assert (seen.slowness, seen.confidence) == (own, "likely")
+    short = _cost(0.2, seconds=3.0)
+    assert slowness.measured(_slow(now), [_says(cost=short)]).confidence == "possible"
+    assert slowness.measured(_slow(None), [_says()]).slowness is None
+    sure = msgspec.structs.replace(_says(cost=own), confidence="certain")
+    assert slowness.measured(_slow(now), [sure]).confidence == "certain"
+
+
+def test_what_many_steps_show_is_said_where_a_look_sees_others_or_nobody_late() -> None:
+    now, healthy = _cost(0.1), Verdict("healthy", (), "likely", "all moves")
+    told = slowness.measured(_slow(now), [healthy])
+    assert (told.cause, told.culprits, told.confidence, told.slowness) == ("slow_rank", (2,), "likely", now)
+    assert [one.cause for one in told.rejected] == ["healthy"]
+    others = slowness.measured(_slow(now, ranks=(1,)), [_says()])
+    assert (others.culprits, others.rejected) == ((1,), ())
+    assert slowness.measured(_slow(now, "suspect"), [healthy]) == healthy, "it is not sure yet"
+    stuck = Verdict("not_entered", (2,), "likely", "it stands")
+    assert slowness.measured(_slow(now), [stuck]) == stuck
+    no_finding = msgspec.structs.replace(_slow(now), findings=())
+    assert slowness.measured(no_finding, [healthy]) == healthy
+
+
+def test_a_verdict_by_many_steps_has_the_measure_of_now_once_that_is_sure() -> None:
+    began, now = _cost(0.1), _cost(0.2)
+    by_steps = msgspec.structs.replace(_says(cost=began), because=(Fact("many steps", BY_STEPS),))
+    assert slowness.measured(_slow(now), [by_steps]).slowness == now
+    assert slowness.measured(_slow(now, "suspect"), [by_steps]) == by_steps
+    assert slowness.measured(_slow(None), [by_steps]).slowness == began
+    bare = msgspec.structs.replace(by_steps, slowness=None)
+    assert slowness.measured(_slow(now), [bare]).slowness == now
+
+
+def test_nobody_is_told_of_a_slow_rank_that_is_not_sure_that_is_meant_or_that_costs_little() -> None:
+    cost, finding_of = _cost(0.1), _slow(_cost(0.1))
+    assert slowness.untold(finding_of, _says(cost=cost), 0.03) == ""
+    assert slowness.untold(finding_of, None, 0.03) == "no look has shown who holds the job back"
+    assert slowness.untold(finding_of, Verdict("healthy", (), "likely", ""), 0.03).startswith("no look")
+    suspect = _slow(_cost(0.1), "suspect")
+    assert slowness.untold(suspect, _says(cost=cost), 0.03) == ""
+    assert slowness.untold(suspect, _says(cost=_cost(0.1, seconds=3.0)), 0.03).startswith("it must have been so")
+    assert slowness.untold(suspect, _says(), 0.03) == "it must have been so for 8 s and 8 steps"
+    assert slowness.untold(_slow(cost, ranks=(1,)), _says(), 0.03).startswith("it must have been so"), "of another"
+    assert slowness.untold(finding_of, _says(cost=cost, by_design="it evaluates"), 0.03) == "it evaluates"
+    assert slowness.untold(finding_of, _says(cost=_cost(0.003)), 0.03).startswith("it costs the job 1% of a step")
+    assert slowness.untold(finding_of, _says(cost=_cost(0.003, step_seconds=0.0)), 0.03) == "", "of no known step"
+    warms_up = _slow(cost, "suspect", from_start=True)
+    assert slowness.untold(warms_up, _says(cost=cost), 0.03).startswith("it has been so since the first steps")
+    assert slowness.untold(_slow(cost, from_start=True), _says(cost=cost), 0.03) == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"), [(0.1, False), (0.14, False), (0.16, False), (0.18, True), (0.065, False), (0.059, True)]
+)
+def test_news_is_what_is_beyond_one_and_a_half_times_by_all_that_a_measure_leaves_open(
+    now: float, changed: bool
+) -> None:
+    answer = slow_report((2,), 0.1, 20.0)
+    incident = msgspec.structs.replace(_slow(_cost(now)), report=answer)
+    assert slowness.has_changed(incident) is changed
+
+
+def test_another_rank_is_news_and_what_cannot_be_compared_is_none() -> None:
+    def changed(now: Slowness | None, before: float = 0.1, ranks: tuple[int, ...] = (2,)) -> bool:
+        incident = _slow(now, ranks=ranks)
+        return slowness.has_changed(msgspec.structs.replace(incident, report=slow_report((2,), before, 20.0)))
+
+    assert changed(_cost(0.1), ranks=(1,))
+    assert not changed(None, ranks=(1,))
+    assert not changed(_cost(0.5), before=0.0)
+    assert not slowness.has_changed(_slow(_cost(0.5))), "without a verdict"
+    no_finding = msgspec.structs.replace(_slow(_cost(0.5)), findings=(), report=slow_report((2,), 0.1, 20.0))
+    assert not slowness.has_changed(no_finding)
