@@ -20,6 +20,7 @@ from stallwatch.diagnosis.job.groups import (
     family,
     first_difference,
     launches_of,
+    members_told,
     named_ends,
     ranks_behind,
 )
@@ -255,9 +256,10 @@ class Case:
     def _identify(self) -> None:
         known: dict[tuple[str, int, str], dict[int, list[int]]] = {}
         unknown: dict[tuple[str, str, str], dict[int, list[int]]] = {}
+        told = members_told(self.activities.values(), self.evidence.values())
         for rank, summary in self.summaries.items():
             for index, stream in enumerate(summary.streams):
-                ranks = stream.ranks or self._default_ranks(stream)
+                ranks = stream.ranks or self._default_ranks(stream) or told.get(stream.name, ())
                 if ranks:
                     bucket = known.setdefault((stream.description, self._member_set(ranks), stream.backend), {})
                     bucket.setdefault(rank, []).append(index)
@@ -270,7 +272,7 @@ class Case:
             (description, sets[number], backend, members) for (description, number, backend), members in known.items()
         ]
         for description, ranks, backend, members in sorted(named, key=lambda item: item[:3]):
-            for part in self._by_name(members):
+            for part in self._by_name(members, counted=description in _DEFAULT_DESCRIPTIONS):
                 self._add(description, ranks, True, backend, part)
         for (description, _, backend), members in sorted(unknown.items()):
             part = {rank: indexes[-1] for rank, indexes in members.items()}
@@ -309,15 +311,18 @@ class Case:
         hints = [self.summaries[rank].streams[index].size_hint for rank, index in members.items()]
         return max((hint for hint in hints if hint is not None), default=None)
 
-    def _by_name(self, members: Mapping[int, list[int]]) -> list[dict[int, int]]:
+    def _by_name(self, members: Mapping[int, list[int]], *, counted: bool) -> list[dict[int, int]]:
         """Several groups with one description and the same members: told apart by name where names are shared,
-        else by the order in which each rank made them."""
-        if all(len(indexes) == 1 for indexes in members.values()):
-            return [{rank: indexes[0] for rank, indexes in members.items()}]
+        else by the order in which each rank made them. `counted`: torch numbers those without a description of their
+        own as they are made, by every rank alike, so that two numbers are two groups though no rank has used both."""
         names: dict[str, dict[int, int]] = {}
         for rank, indexes in members.items():
             for index in indexes:
                 names.setdefault(self.summaries[rank].streams[index].name, {})[rank] = index
+        if all(len(indexes) == 1 for indexes in members.values()):
+            if counted and all(map(str.isdecimal, names)):
+                return [names[name] for name in sorted(names, key=int)]
+            return [{rank: indexes[0] for rank, indexes in members.items()}]
         if any(len(part) > 1 for part in names.values()) or len(members) == 1:
             return [names[name] for name in sorted(names)]
         ordered = {

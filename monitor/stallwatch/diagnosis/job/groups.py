@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch.model.evidence import NodeEvidence, RasCommunicator
+from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.model.evidence import NodeEvidence, RankEvidence, RasCommunicator
 from stallwatch.model.summary import Call, RankSummary, Stream
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
@@ -172,6 +173,19 @@ class Group(msgspec.Struct, frozen=True):
 def family(description: str) -> str:
     """ "dp0" and "dp1" are of one kind."""
     return re.sub(r"\d+", "#", description)
+
+
+def members_told(activities: Iterable[RankActivity], ranks: Iterable[RankEvidence]) -> dict[str, tuple[int, ...]]:
+    """Members of groups, by the name of each, as the hooks of those that stand in a call of one tell them: what no
+    recorder of gloo writes down. Ranks that do not agree have made their groups in different orders: those are left.
+    """
+    calls = [(call.name, call.members) for rank in ranks for scene in rank.scenes for call in scene.inside]
+    calls += [(activity.call.group_name, activity.call.members or ()) for activity in activities]
+    told: dict[str, set[tuple[int, ...]]] = {}
+    for name, members in calls:
+        if name is not None and members:
+            told.setdefault(name, set()).add(members)
+    return {name: next(iter(members)) for name, members in told.items() if len(members) == 1}
 
 
 # NCCL RAS: who has launched less than its peers, or something else. Equal counts prove nothing: what is launched is not
