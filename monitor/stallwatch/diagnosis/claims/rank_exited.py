@@ -9,6 +9,7 @@ from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, ex
 from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
+    TIMED_OUT,
     ended_alike,
     is_told,
     signal_of,
@@ -117,15 +118,33 @@ def crashed(analysis: Analysis) -> Saying:
     if not ends or len(ends) < len(analysis.case.observed) or analysis.case.unobserved:
         return None
     classes, left = _classes(analysis, ends)
-    victims = [rank for rank in ends if rank not in left]
-    if [{classes[rank] for rank in some} for some in (left, victims)] != [{_TERMINATED}, {_CONSEQUENCE}]:
+    if not left and set(classes.values()) == {_CONSEQUENCE} and _began_by_failing(ends):
+        left = [rank for rank, end in ends.items() if _is_swept(end)]  # of one log of all the lines are anybody's
+    elif {classes[rank] for rank in left} != {_TERMINATED}:
         return None
-    were = verb(left, "was", "were")
-    told = (
-        f"{named(victims)} lost the connection to a peer and ended of that; {named(left)} still lived then, and {were} "
-        "cleared away after them: begin there"
-    )
+    victims = [rank for rank in ends if rank not in left]
+    if {classes[rank] for rank in victims} != {_CONSEQUENCE}:
+        return None
+    in_vain = any(TIMED_OUT.search(analysis.case.activity(rank).exceptions.text or "") for rank in victims)
+    lost = "waited for a peer in vain, or lost it," if in_vain else "lost the connection to a peer"
+    told = f"{named(victims)} {lost} and ended of that; "
+    if left:
+        told += f"{named(left)} still lived then, and {verb(left, 'was', 'were')} cleared away after them: begin there"
+    else:
+        told += (
+            "no rank is known to have ended before: one took its groups down and lived on, or the network between them "
+            "failed"
+        )
     return Claim("rank_exited", (), "possible", (Fact(told, "/proc and logs"),), told=told)
+
+
+def _began_by_failing(ends: dict[int, ProcessLook | None]) -> bool:
+    """Whether it is known of all when and how they ended, and the first did by itself: nobody asked the job to end."""
+    known = [(end.ended_ns, end) for end in ends.values() if end is not None and end.ended_ns and is_told(end)]
+    if len(known) < len(ends):
+        return False
+    first = min(known, key=lambda one: one[0])[1]
+    return bool(exit_code(first)) or signal_of(first) == SIGABRT
 
 
 def _ended_alike(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> Saying:

@@ -129,7 +129,7 @@ def _loops(case: Case, rank: int) -> list[_Loop] | None:
 
 # Ranks that ended because others were waited for at the start of the job: by their time-out, or by their launcher.
 
-_TIMED_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
+TIMED_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
 _LATER_NS = 30_000_000  # between two ends of which one may be the other's cause
 
 
@@ -167,7 +167,7 @@ def cleared_away(case: Case) -> frozenset[int]:
     first: dict[str | None, int] = {}
     for rank, (at_ns, signal) in ends.items():
         activity = case.activity(rank)
-        timed_out = activity.exceptions.tell_of_a_peer and _TIMED_OUT.search(activity.exceptions.text or "")
+        timed_out = activity.exceptions.tell_of_a_peer and TIMED_OUT.search(activity.exceptions.text or "")
         if (timed_out or rank in case.ended_at_the_start) and signal is None:
             first[activity.host] = min(at_ns, first.get(activity.host, at_ns))
     return frozenset(

@@ -170,7 +170,7 @@ def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
     waits = f"; {_wait_for(verdict, culprits)}" if verdict.waiting else ""
     first = culprits.first
     failed = culprits.followers_gone()
-    if not waits and failed:
+    if not waits and failed and verdict.culprits:
         waits = f"; {failed} then lost the connection and ended too"
     return f"{culprits.who()} {_ended(first, culprits)}{waits}{_hedge(verdict, culprits)}"
 

@@ -115,3 +115,35 @@ def test_a_first_death_or_one_of_its_own_kind_is_the_cause_of_the_others(at: flo
 def test_ranks_that_all_crash_by_a_signal_of_their_own_were_not_ended_from_outside() -> None:
     ranks = [ended(rank, 5 + rank / 10, exit_signal=11) for rank in range(4)]
     assert judge(evidence(*ranks)).verdicts[0].cause == "rank_exited"
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ({"exit_code": 1}, "ranks 0-3 lost the connection to a peer"),
+        ({"exit_signal": 15}, "ranks 1-2 lost the connection to a peer and ended of that; ranks 0,3 still lived then"),
+    ],
+)
+def test_a_job_whose_ranks_all_lost_a_peer_has_crashed_though_nobody_is_known_to_have_begun(
+    later: dict[str, Any], told: str
+) -> None:
+    """Rank 3 destroyed its group and made it anew: it lived on. All write into one log, whose lines are anybody's."""
+    own = [ended(rank, 5 + rank / 20, exit_code=1, log=CLOSED) for rank in (1, 2)]
+    others = [ended(rank, 5.3 + rank / 50, log=CLOSED, **later) for rank in (0, 3)]
+    verdict = judge(evidence(*own, *others)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (), "possible")
+    assert told in verdict.summary.lower()
+    assert "second look" not in " ".join((verdict.summary, *verdict.missing))
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [{"exit_signal": 15}, {"exit_code": 1}, {"exit_signal": 15}, {"exit_signal": 15}],  # asked to end
+        [{"exit_code": 0}, {"exit_code": 1}, {"exit_code": 1}, {"exit_code": 1}],  # it was done before the others
+    ],
+)
+def test_where_the_first_end_was_no_failure_who_lost_a_peer_has_not_crashed(ends: list[dict[str, int]]) -> None:
+    logs = [CLOSED if how.get("exit_code") else () for how in ends]
+    ranks = [ended(rank, 5 + rank, log=log, **how) for rank, (how, log) in enumerate(zip(ends, logs, strict=True))]
+    assert "lost the connection to a peer and ended of that" not in judge(evidence(*ranks)).verdicts[0].summary
