@@ -19,16 +19,21 @@ PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager"
 needs_alertmanager = pytest.mark.skipif(PROGRAM is None, reason="prometheus-alertmanager is not installed")
 
 
-def shipped_configuration(slack_url: str, folder: Path) -> str:
-    """The shipped file with a second for each of its waits, and the webhook's URL in a file of the test."""
+_WAITS = (
+    ("group_wait: 30s", "group_wait: 1s", 1),
+    ("group_wait: 5s", "group_wait: 1s", 1),
+    ("group_interval: 5m", "group_interval: 1s", 1),
+    ("group_wait: 15s", "group_wait: 1s", 1),
+    ("group_interval: 1m", "group_interval: 1s", 2),
+)
+
+
+def shipped_configuration(slack_url: str, folder: Path, *, hurried: bool = True) -> str:
+    """The shipped file with the webhook's URL in a file of the test; `hurried`: and a second for each of its waits."""
     text = (DEPLOYED / "alertmanager.yml").read_text()
     (folder / "slack-url").write_text(slack_url)
     for old, new, times in (
-        ("group_wait: 30s", "group_wait: 1s", 1),
-        ("group_wait: 5s", "group_wait: 1s", 1),
-        ("group_interval: 5m", "group_interval: 1s", 1),
-        ("group_wait: 15s", "group_wait: 1s", 1),
-        ("group_interval: 1m", "group_interval: 1s", 2),
+        *(_WAITS if hurried else ()),
         ("/etc/prometheus/stallwatch-slack-url", str(folder / "slack-url"), 1),
     ):
         assert text.count(old) == times, old
@@ -37,11 +42,13 @@ def shipped_configuration(slack_url: str, folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def alertmanager_server(slack_url: str, folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
+def alertmanager_server(
+    slack_url: str, folder: Path, host: str = "127.0.0.1", *, hurried: bool = True
+) -> Iterator[str]:
     """Run it until the end of the block; the value is its host:port."""
     assert PROGRAM is not None
     config = folder / "alertmanager.yml"
-    config.write_text(shipped_configuration(slack_url, folder))
+    config.write_text(shipped_configuration(slack_url, folder, hurried=hurried))
     shutil.copy(DEPLOYED / "stallwatch.tmpl", folder)
     address = f"{host}:{free_port()}"
     command = [

@@ -20,15 +20,19 @@ from stallwatch.demo.catalogue import culprits, find
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.demo.job import PROGRAMS, job_environment
 from stallwatch.model.reading import Unavailable
-from stallwatch.outputs.alertmanager import alertmanager
+from stallwatch.model.snapshot import JobKey
+from stallwatch.outputs.alertmanager import AlertmanagerOutput, alertmanager
 from stallwatch.outputs.build import build
+from stallwatch.outputs.delivery import Delivered
 from stallwatch.outputs.http import HttpOutput
 from tests.bench.jobs import ForkedJob, Server
+from tests.builders.clock import FakeClock
 from tests.e2e.alertmanager import DEPLOYED, alertmanager_server, needs_alertmanager
 from tests.e2e.panels import EXPLAINED, OPTIONS, every_expression_has_data
 from tests.e2e.prometheus import Prometheus, needs_prometheus, prometheus_server, until
 from tests.e2e.webhook import Webhook
 from tests.integration.outputs.serving import served
+from tests.unit.outputs.notifier_bench import FakePoster
 from tests.unit.outputs.reports import (
     FakeControl,
     diagnosis,
@@ -100,22 +104,30 @@ def test_what_a_job_is_called_calls_nobody_in_slack(tmp_path: Path) -> None:
 
 
 def test_jobs_that_stand_at_one_file_system_are_one_message_from_whatever_nodes(slack: Webhook, tmp_path: Path) -> None:
-    at = {"alertname": "StallwatchIncident", "cluster": "west", "waits_on": "nfs4 filer:/vol"}
-    alerts = [
-        {
-            "labels": {**at, "training_job": job, "incident_id": f"{job}-1"},
-            "annotations": {"summary": f"{job}: rank 2: not_entered", "node": f"node-{job}"},
-        }
-        for job in ("a", "b", "c")
-    ]
+    """They have stood for minutes when people are told, a moment apart, and the clock of one node is an hour behind."""
+    now_ns, bodies = SystemClock().wall_ns(), []
+    for number, behind_ns in enumerate((0, 3600 * 10**9, 0)):
+        poster, clock = FakePoster(), FakeClock(wall_ns=now_ns - behind_ns)
+        stands = incident(
+            incident_id=f"job-{number}-1",
+            job=JobKey(f"job-{number}", "127.0.0.1:29500/8/0"),
+            waits_on="nfs4 filer:/vol",
+            opened_wall_ns=clock.wall_ns() - 120 * 10**9,
+        )
+        node = AlertmanagerOutput([poster], clock, "warning", "west", "")
+        node.start()
+        node.publish(node_report(stands))
+        bodies.append(poster.attempts.get(timeout=SECONDS))
+        poster.answers.put(Delivered("200"))
+        node.close(5)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
     with alertmanager_server(slack.url, tmp_path) as address:
-        for alert in alerts:  # each node posts its own
+        for body in bodies:
             url, kind = f"http://{address}/api/v2/alerts", {"Content-Type": "application/json"}
-            direct(urllib.request.Request(url, json.dumps([alert]).encode(), kind)).close()
+            direct(urllib.request.Request(url, body.encode(), kind)).close()
         (message,) = slack.wait(1, SECONDS)
-    assert words(message).startswith("🟠 3 jobs wait for nfs4 filer:/vol: a: rank 2: not_entered (and 2 more)")
-    assert all(f"{job}: rank 2: not_entered" in words(message) for job in ("a", "b", "c"))
+    assert words(message).startswith("🔴 3 jobs wait for nfs4 filer:/vol: job-0: rank 2: not_entered")
+    assert all(f"job-{number}: rank 2: not_entered" in words(message) for number in range(3))
 
 
 def test_a_verdict_inhibits_what_follows_from_it(slack: Webhook, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Alertmanager: each incident that people are to hear of is one alert, renewed while it stands, with all that is known.
 
 Its labels stay the same over verdicts, severities and nodes, or each of them would be another alert; what changes is
-annotations. An alert that nobody renews before `endsAt` is over: https://prometheus.io/docs/alerting/latest/alerts_api/
+annotations. While it stands it is sent without times: Alertmanager takes its own clock's, and ends what nobody renews
+within its `resolve_timeout` (5 minutes): https://prometheus.io/docs/alerting/latest/alerts_api/. The moment since which
+a job stands would be a beginning after which no `group_wait` is left (seen with 0.25: the first of three came alone),
+and what a node says whose clock is an hour behind would be over when it comes.
 """
 
 from collections import Counter
@@ -23,20 +26,18 @@ from stallwatch.outputs.secret import secret_url
 _ATTEMPT_SECONDS = 10.0
 _RENEW_SECONDS = 60.0
 _RETRY_SECONDS = 5.0
-_LASTS_SECONDS = 300.0  # without a renewal: a daemon that is gone leaves no alert behind for ever
 # Alertmanager tells nobody of an alert that is over before its group_wait is (seen with 0.25: one that was over within
 # three seconds), and a death and its job's end are no more apart. What ended, and is not well again, stands so long.
 _ENDED_SECONDS = 300.0
 _MOST_CULPRITS = 4
 
 
-class Alert(msgspec.Struct, frozen=True, rename="camel"):
-    """One alert as Alertmanager's API takes it (POST /api/v2/alerts); times are RFC 3339."""
+class Alert(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One alert as Alertmanager's API takes it (POST /api/v2/alerts); times are RFC 3339, "" of its own clock."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
-    starts_at: str
-    ends_at: str
+    ends_at: str = ""
     generator_url: str = msgspec.field(default="", name="generatorURL")
 
 
@@ -72,7 +73,7 @@ class AlertmanagerOutput:
         for incident_id, incident in known.items():
             if _is_told(incident, self._minimum) or incident_id in self._standing:
                 self._standing[incident_id] = incident
-            if incident.told_elsewhere and _ends_ns(incident, self._minimum, wall_ns) <= wall_ns:
+            if incident.told_elsewhere and _over_ns(incident, self._minimum, wall_ns) is not None:
                 self._standing.pop(incident_id, None)  # another renews it, whom an end of ours would silence
         alerts = tuple(self._alert(incident, wall_ns) for incident in self._standing.values())
         what = encoded([(one.labels, one.annotations) for one in alerts])
@@ -83,13 +84,12 @@ class AlertmanagerOutput:
         self._standing = {one: incident for one, incident in self._standing.items() if one in known}
 
     def _alert(self, incident: Incident, wall_ns: int) -> Alert:
-        ends_ns = _ends_ns(incident, self._minimum, wall_ns)
+        over_ns = _over_ns(incident, self._minimum, wall_ns)
         address = link(incident.incident_id, self._external_url)
         return Alert(
             {key: text for key, text in self._labels(incident) if text},
-            {key: text for key, text in _annotations(incident, address, is_over=ends_ns <= wall_ns) if text},
-            iso(incident.opened_wall_ns),
-            iso(ends_ns),
+            {key: text for key, text in _annotations(incident, address, is_over=over_ns is not None) if text},
+            "" if over_ns is None else iso(over_ns),
             address,
         )
 
@@ -112,10 +112,9 @@ class AlertmanagerOutput:
     def notify_test(self, seconds: float) -> str:
         """Send each Alertmanager an alert that ends by itself; return "delivered", or why the first that did not take
         it did not."""
-        wall_ns = self._clock.wall_ns()
         labels = {"alertname": "StallwatchTest", **({"cluster": self._cluster} if self._cluster else {})}
         words = {"summary": "Test from stallwatch: alerts of stalled training jobs will arrive here"}
-        alert = Alert(labels, words, iso(wall_ns), iso(wall_ns + int(_RENEW_SECONDS * 1e9)))
+        alert = Alert(labels, words)
         for poster in self._posters:
             outcome = poster.post(encoded([alert]), seconds / len(self._posters))
             if not isinstance(outcome, Delivered):
@@ -163,12 +162,13 @@ def _is_told(incident: Incident, minimum: Severity) -> bool:
     return is_told(incident.severity, minimum) and not (incident.is_over or incident.muted or incident.told_elsewhere)
 
 
-def _ends_ns(incident: Incident, minimum: Severity, wall_ns: int) -> int:
-    """Until when its alert stands, if it is not renewed; a moment that is past: it is over."""
+def _over_ns(incident: Incident, minimum: Severity, wall_ns: int) -> int | None:
+    """When its alert was over, by this node's clock; None while it stands."""
     over_ns = incident.resolved_wall_ns if incident.resolved_wall_ns is not None else wall_ns
     if incident.state == "ended" and not incident.muted:
-        return over_ns + int(_ENDED_SECONDS * 1e9)
-    return wall_ns + int(_LASTS_SECONDS * 1e9) if _is_told(incident, minimum) else over_ns
+        over_ns += int(_ENDED_SECONDS * 1e9)
+        return over_ns if over_ns <= wall_ns else None
+    return None if _is_told(incident, minimum) else over_ns
 
 
 def _annotations(incident: Incident, link: str, *, is_over: bool) -> Iterator[tuple[str, str]]:
@@ -180,6 +180,7 @@ def _annotations(incident: Incident, link: str, *, is_over: bool) -> Iterator[tu
     yield "severity", incident.severity
     yield "state", "muted" if incident.muted else incident.state
     yield "node", incident.node
+    yield "since", f"{iso(incident.opened_wall_ns, 'minutes')[11:16]} UTC"
     yield "runbook", f"stallwatch incidents {incident.incident_id}"
     yield "runbook_url", link
     if verdict is None or is_over:
