@@ -1,12 +1,12 @@
 """Jobs of several nodes that ask one server, which stops answering: what people get (root, iproute2, torch):
 
-    python -m tests.bench.bench_company_live [--nodes 3] [--place redis|file] [--voice slack|alertmanager]
+    python -m tests.bench.bench_company_live [--nodes 3] [--place redis|file] [--voice slack|alertmanager|hurried]
 
 A node is a set of namespaces with a daemon and a job of two ranks of its own (bench_fleet_live); they have the meeting
-place in common, a server in the place of Slack (behind a real Alertmanager where that is the voice), and the server
-that the jobs ask. Prints each message, from which node it came and how long after the last job began to wait; then the
-server lets all go, and the rest is printed. Ends 1 where more than one message told of them as a warning or as
-critical, or one of the jobs is not in the first.
+place in common, a server in the place of Slack (behind a real Alertmanager with the shipped configuration where that is
+the voice; `hurried`: with a second for each of its waits), and the server that the jobs ask. Prints each message, from
+which node it came and how long after the last job began to wait; then the server lets all go, and the rest is printed.
+Ends 1 where more than one message told of them as a warning or as critical, or one of the jobs is not in the first.
 """
 
 import argparse
@@ -27,6 +27,7 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "one_server.py"
 _PATIENCE_SECONDS = 30.0  # tell.network_seconds here
 _TOLD_SECONDS = 180.0
 _QUIET_SECONDS = 45.0  # how long a second message is waited for
+_INTERVAL_SECONDS = 60.0  # of a group of the shipped configuration: what comes later than its wait is told then
 _PER_NODE = 2
 
 
@@ -46,8 +47,9 @@ def play(nodes: int, place: str, voice: str) -> bool:
         silent = stack.enter_context(socket.create_server((HOST, 0), backlog=64))
         os.environ["ONE_SERVER"] = f"{HOST}:{silent.getsockname()[1]}"
         cluster.settings = {"tell": {"network_seconds": str(_PATIENCE_SECONDS)}}
-        if voice == "alertmanager":
-            address = stack.enter_context(alertmanager_server(cluster.slack.url, folder, HOST))
+        if voice != "slack":
+            hurried = voice == "hurried"
+            address = stack.enter_context(alertmanager_server(cluster.slack.url, folder, HOST, hurried=hurried))
             cluster.settings |= {"alertmanager": {"urls": f"http://{address}"}, "slack": {}}
         if place == "redis":
             cluster.redis.start()
@@ -59,7 +61,7 @@ def play(nodes: int, place: str, voice: str) -> bool:
         cluster.until(lambda: all(node.mark.exists() for node in cluster.nodes), 300.0, "the fault of each job")
         struck = time.monotonic()
         cluster.until(lambda: cluster.slack.got, _TOLD_SECONDS, "a message")
-        time.sleep(_QUIET_SECONDS)
+        time.sleep(_QUIET_SECONDS + (_INTERVAL_SECONDS if voice == "alertmanager" else 0.0))
         told = list(cluster.slack.got)
         words = [json.dumps(body, ensure_ascii=False) for _, body in told]
         print(f"{nodes} nodes, {place}, {voice}: {len(told)} messages, load {os.getloadavg()[0]:.0f}", flush=True)
@@ -85,7 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--place", choices=("redis", "file"), default="redis")
-    parser.add_argument("--voice", choices=("slack", "alertmanager"), default="slack")
+    parser.add_argument("--voice", choices=("slack", "alertmanager", "hurried"), default="slack")
     options = parser.parse_args()
     return 0 if play(options.nodes, options.place, options.voice) else 1
 
