@@ -54,6 +54,17 @@ class SimulatedRank(msgspec.Struct, frozen=True):
         return heartbeat(self.rank, **values)
 
 
+def slower_since(second: float, ranks: Iterable[SimulatedRank], times: float) -> list[SimulatedRank]:
+    """The same ranks, whose steps take so many times as long from a second on, when they have counted as many as they
+    would have. (What is asked of them before that second is wrong.)"""
+    return [
+        msgspec.structs.replace(
+            rank, step_seconds=times * rank.step_seconds, begins_at=second - times * (second - rank.begins_at)
+        )
+        for rank in ranks
+    ]
+
+
 def job_run(
     ranks: Iterable[SimulatedRank],
     seconds: float,

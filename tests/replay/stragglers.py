@@ -57,6 +57,10 @@ class Job(NamedTuple):
     jitter: float = JITTER  # of each rank's own time for a step
     heavy: bool = False  # a few steps are much longer than all others
     stages: bool = False  # its ranks are stages of a pipeline, one of which may be slow: the ends have half the work
+    # Each rank begins a step so long after its last, by its own clock: a loader that gives so many batches a second, an
+    # environment that has a rate. Who was late once stays late, and the job's steps are as long as they were.
+    pace_seconds: float = 0.0
+    stands_seconds: float = 0.0  # how long the slow rank stands, once, at the onset
 
     @property
     def has_stages(self) -> bool:
@@ -74,6 +78,7 @@ class _Rank:
     def __init__(self, rank: int, rng: random.Random) -> None:
         self.rank = rank
         self.enqueued: list[float] = []  # by step, seconds; the first are forgotten in time
+        self.began = 0.0  # its last step, where it has a pace
         self.instant_ns = next_instant(int(rng.uniform(0, 1) * SECOND_NS))
         self.look_at = self.instant_ns / SECOND_NS
         self.watchdog_phase = rng.uniform(0, WATCHDOG_SECONDS)
@@ -89,6 +94,7 @@ class _Course:
         self.job, self.rng = job, rng
         self.ranks = [_Rank(rank, rng) for rank in range(job.ranks)]
         self.done: list[float] = []  # when each step's collective had completed
+        self.has_stood = not job.stands_seconds
         self.forgotten = 0
 
     def until(self, seconds: float) -> None:
@@ -98,12 +104,23 @@ class _Course:
             # A host goes on when its queue has room: the step that many before has completed.
             room = self.done[-ahead] if len(self.done) >= ahead else 0.0
             for rank in self.ranks:
-                began = max(room, rank.enqueued[-1] if rank.enqueued else 0.0)
+                began = self._begins(rank, max(room, rank.enqueued[-1] if rank.enqueued else 0.0))
                 rank.enqueued.append(began + _compute(job, rank.rank, began, self.rng))
             last = max(rank.enqueued[-1] for rank in self.ranks)
             device = COMPUTE_SECONDS * job.step_scale if ahead > 1 else 0.0  # it computes what was enqueued before
             free = self.done[-1] + device if self.done else 0.0
             self.done.append(max(last, free) + COLLECTIVE_SECONDS * job.step_scale)
+
+    def _begins(self, rank: _Rank, may: float) -> float:
+        """When a rank begins its next step, which it may at this moment."""
+        job = self.job
+        if not self.has_stood and rank.rank == job.slow_rank and may >= job.onset_seconds:
+            self.has_stood = True
+            may = max(may, rank.began + job.pace_seconds) + job.stands_seconds
+        if not job.pace_seconds:
+            return may
+        rank.began = max(may, rank.began + job.pace_seconds)
+        return rank.began
 
     def forget(self) -> None:
         """What is long past: only counts matter of it."""

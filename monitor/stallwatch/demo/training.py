@@ -65,11 +65,11 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def steps(self) -> Iterator[int]:
-        """Step numbers, each of them about `step_seconds` long: what a larger model would take."""
+        """Step numbers, each of them `step_seconds` longer than this model takes: the work of a larger one. (Steps that
+        each rank begins by its own clock keep a rank late that was late once, and all others wait for it.)"""
         for step in range(self.last_step):
-            began = time.monotonic()
             yield step
-            time.sleep(max(0.0, self.step_seconds - (time.monotonic() - began)))
+            time.sleep(self.step_seconds)
             self.beat.step()
 
     def batch(self) -> Tensor:
@@ -131,7 +131,7 @@ def parse_options() -> argparse.Namespace:
     backend."""
     parser = argparse.ArgumentParser(description="A training program of stallwatch's demo.")
     parser.add_argument("--steps", type=int, default=100_000, help="steps until the program ends by itself")
-    parser.add_argument("--step-seconds", type=float, default=0.05, help="length of a step")
+    parser.add_argument("--step-seconds", type=float, default=0.05, help="of each step, beside its own")
     parser.add_argument("--fault-step", type=int, default=40, help="healthy steps before the fault")
     parser.add_argument("--seed", type=int, default=0, help="chooses the rank that the fault strikes")
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where every rank has a GPU")

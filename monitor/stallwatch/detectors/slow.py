@@ -12,7 +12,7 @@ from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
 from stallwatch.detectors.looks import Looks, PeerRank, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
-from stallwatch.detectors.slow_cost import seconds_before, slow_cost
+from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -54,6 +54,8 @@ class _Watched(msgspec.Struct, frozen=True):
     shares: tuple[tuple[int, int, Shares], ...] = ()  # rank, pid
     first_mark: int = -1  # of the first look
     anew_ns: int = 0  # looks before say what is usual in this job, and nothing of what is so now
+    waited_for: tuple[int, ...] = ()  # for whom the others wait, since when they do; and
+    before_seconds: float = 0.0  # how long a step was before; 0: not known
 
     @property
     def least(self) -> Least | None:
@@ -141,8 +143,8 @@ class SlowDetector:
         for job, ranks in seen.jobs():
             alive = [rank for rank in ranks if rank.alive and rank.heartbeat is not None]
             moved = any(rank.moved for rank in alive)
-            of_job = self._watch(known.get(job, _Watched(job)), alive)
             before = next((s for s in state.slow if s.job == job), None)
+            of_job = _with_before(self._watch(known.get(job, _Watched(job)), alive), before)
             now = self._judge(of_job, alive, before, seen) if moved else None
             if before and (now is None or now.ranks != before.ranks) and not _gives_way(before, now, of_job):
                 held = self._held(before, of_job, alive, moved=moved)
@@ -164,7 +166,9 @@ class SlowDetector:
                 shares = shares_of(looks, _SHOWN_LOOKS)
         lagging = lags_of(before.lagging, alive)
         first_mark = before.first_mark if before.looks.count and looks.count >= before.looks.count else looks.mark
-        return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns)
+        anew = looks.count < before.looks.count
+        waited_for, seconds = ((), 0.0) if anew else (before.waited_for, before.before_seconds)
+        return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns, waited_for, seconds)
 
     def _by_window(self, before: _Watched, looks: Looks) -> tuple[Least | None, ...]:
         """What each window says; a long one, of which hardly a look is new, still what it said."""
@@ -217,10 +221,11 @@ class SlowDetector:
             return None
         since_ns = before.since_ns if before and same else least.since_ns
         lasts = same and has_lasted(watched.looks, least, seen.at_ns - since_ns) and goes_on(watched.looks, least)
-        seconds = before.before_seconds if before and same else 0.0
+        seconds = before.before_seconds if before and told else watched.before_seconds
         if not told:
-            every = columns_with(watched.looks, least.ranks, len(watched.looks.looks))
-            seconds = seconds_before(watched.looks, every, least.ranks, least.looks) or seconds
+            peers = columns_with(watched.looks, least.ranks, least.looks)
+            if costs_nothing(watched.looks, peers, least.ranks, alive, seconds):
+                return None
         since_told = watched.looks.within(min(seen.at_ns - since_ns, _MEASURED_NS)) if told else 0
         columns = columns_with(watched.looks, least.ranks, max(least.looks, since_told))
         surely = max(LEAST_LOOKS, int(_SURELY_OF_IT * since_told))
@@ -288,6 +293,17 @@ class SlowDetector:
             from_start=slow.from_start,
             grows=slow.grows,
         )
+
+
+def _with_before(watched: _Watched, slow: _Slow | None) -> _Watched:
+    """With how long a step was before the others waited for whom they do: later no look is left of that time."""
+    least = watched.least
+    if least is None or (slow is not None and slow.confirmed and slow.ranks == least.ranks):
+        return watched
+    every = columns_with(watched.looks, least.ranks, len(watched.looks.looks))
+    known = watched.before_seconds if watched.waited_for == least.ranks else 0.0
+    seconds = seconds_before(watched.looks, every, least.ranks, least.looks) or known
+    return msgspec.structs.replace(watched, waited_for=least.ranks, before_seconds=seconds)
 
 
 def _gives_way(before: _Slow, now: _Slow | None, watched: _Watched) -> bool:

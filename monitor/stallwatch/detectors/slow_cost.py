@@ -21,6 +21,7 @@ _ALLOWED = 2.0  # times their interval of 95 %: they were chosen as those that s
 _APART = 0.3  # of the cost: of looks at four moments a second
 _MISSED = 20.0  # times as long as its steps take: nobody looked there, as in a phase
 _WITHOUT = 0.35  # of the difference: less is a job without them
+_LOST = 0.15  # of what they seem to cost; a step that has become longer or shorter by less is as long as it was
 
 
 def slow_cost(
@@ -36,6 +37,38 @@ def slow_cost(
     and nobody waits for it. (Under NCCL who waits is told by what peers have enqueued.) `before_seconds`: a step's
     length before they were slow, 0.0: not known; `least`: so many of the looks are surely of the time since they
     are."""
+    found = _by_looks(looks, peers, ranks, alive, least)
+    if found is None:
+        return None
+    seen, window = found
+    # What was before is a mean of as many steps or more.
+    apart = sqrt(2) * SURE_ERRORS * _step_error_ns(looks, window) / SECOND_NS
+    return _against_past(seen, before_seconds, apart, at_most=looks.nccl)
+
+
+def costs_nothing(
+    looks: Looks,
+    peers: Sequence[tuple[int, Column]],
+    ranks: Sequence[int],
+    alive: Sequence[RankHistory],
+    before_seconds: float,
+) -> bool:
+    """Whether a step is as long as it was before (`before_seconds`; 0.0: not known), though the others wait for these
+    ranks since. A fault adds to some ranks and takes nothing from the others. These have as much less to do: all keep a
+    rate, each by its own clock (a loader that gives so many batches a second, an environment), and who was late once
+    stays late; or work has moved."""
+    found = _by_looks(looks, peers, ranks, alive, LEAST_LOOKS) if before_seconds else None
+    return found is not None and abs(found[0].step_seconds - before_seconds) <= _LOST * found[0].cost_seconds
+
+
+def _by_looks(
+    looks: Looks,
+    peers: Sequence[tuple[int, Column]],
+    ranks: Sequence[int],
+    alive: Sequence[RankHistory],
+    least: int,
+) -> tuple[Slowness, int] | None:
+    """What looks alone say, and of how many of the last."""
     window = since_when(differences(peers, ranks), least)
     if not window:
         return None
@@ -46,9 +79,7 @@ def slow_cost(
     everybody = columns if looks.nccl else looks.columns_of(looks.members, window)
     share, error = lost(everybody, ranks, at_once) or difference(columns, ranks)
     seen = cost(share, error, step_seconds, looks.steps_within(window), span_ns / SECOND_NS)
-    # What was before is a mean of as many steps or more.
-    apart = sqrt(2) * SURE_ERRORS * _step_error_ns(looks, window) / SECOND_NS
-    return seen and _against_past(seen, before_seconds, apart, at_most=looks.nccl)
+    return None if seen is None else (seen, window)
 
 
 def _step_error_ns(looks: Looks, window: int) -> float:
@@ -89,8 +120,22 @@ def seconds_before(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Seq
     if len(earlier) < _EARLIER_LOOKS or fmean(earlier) > _WITHOUT * fmean(less[-since:]):
         return 0.0
     # A warm-up is long past, or does not count: the later half has it least.
-    halves = (looks.step_ns(len(less), begun), looks.step_ns(begun + len(earlier) // 2, begun))
+    halves = (_usual_step_ns(looks, len(less), begun), _usual_step_ns(looks, begun + len(earlier) // 2, begun))
     return min((step_ns for step_ns in halves if step_ns), default=0.0) / SECOND_NS
+
+
+def _usual_step_ns(looks: Looks, window: int, but: int) -> float:
+    """`Looks.step_ns` without steps in which the job stood: who was held up before says nothing of how fast it is."""
+    each = [
+        (after.at_ns - one.at_ns, after.step - one.step)
+        for one, after in pairwise(looks.looks[-window : -but or None])
+        if one.step >= 0 and after.step > one.step
+    ]
+    if not each:
+        return 0.0
+    most = _MISSED * median(time_ns / steps for time_ns, steps in each)
+    usual = [(time_ns, steps) for time_ns, steps in each if time_ns <= most * steps]
+    return sum(time_ns for time_ns, _ in usual) / sum(steps for _, steps in usual)
 
 
 def since_when(less: Sequence[float], least: int = LEAST_LOOKS) -> int:

@@ -51,21 +51,26 @@ def test_what_passes_within_seconds_is_no_state_of_a_rank() -> None:
     """Rank 2 comes last in each of sixteen steps, four in a second, and then no more."""
     shots = [quick(second, slow=20 <= second < 24) for second in range(1, 60)]
     assert not found(run(shots), "slow")
-    lasting = [quick(second, slow=second >= 20) for second in range(1, 60)]
+    lasting = [quick(second, slow=second >= 20, longer_since=20) for second in range(1, 60)]
     assert {finding.ranks for _, finding in found(run(lasting), "slow")} == {(2,)}
 
 
-def quick(second: int, *, slow: bool) -> NodeSnapshot:
-    """A second of a job in which each of four looks sees another step."""
+def quick(second: int, *, slow: bool, longer_since: int = 99) -> NodeSnapshot:
+    """A second of a job in which each of four looks sees another step, the second after that before; from a second on
+    the next."""
+
+    def step(number: int) -> int:
+        return 2 * number - max(0, number - 4 * longer_since)
+
     samples = []
     for rank in range(4):
         waits = slow and rank != 2
         looks = tuple(
-            CounterLook(number, START_NS + number * SECOND_NS // 4, number, 0, 0, number + waits, number)
+            CounterLook(number, START_NS + number * SECOND_NS // 4, step(number), 0, 0, number + waits, number)
             for number in range(4 * second - 3, 4 * second + 1)
         )
         groups = (GroupCounter("gloo", 0, 4 * second + waits, 4 * second),)
-        beat = heartbeat(rank, step=4 * second, pulse_count=second, groups=groups, looks=looks)
+        beat = heartbeat(rank, step=step(4 * second), pulse_count=second, groups=groups, looks=looks)
         samples.append(sample(rank, beat))
     return snapshot(second, samples, tick=second)
 

@@ -8,7 +8,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import RankSample
 from stallwatch.model.verdict import cost_of
 from tests.builders.node import with_beat
-from tests.builders.running_job import SimulatedRank, found, four, job_run, run
+from tests.builders.running_job import SimulatedRank, found, four, job_run, run, slower_since
 from tests.replay.stragglers import Job, play
 
 
@@ -93,7 +93,7 @@ def test_two_slow_ranks_of_eight_are_named_together() -> None:
 
 def test_two_slow_ranks_of_four_are_named_where_they_were_as_fast_before() -> None:
     calm = job_run(held_back([0.2] * 4), 60)
-    slow = job_run(held_back([0.0, 0.6, 0.0, 0.6]), 160)[len(calm) :]
+    slow = job_run(slower_since(60, held_back([0.0, 0.6, 0.0, 0.6]), 1.6), 160)[len(calm) :]
     findings = found(run([*calm, *slow]), "slow")
     assert {finding.ranks for _, finding in findings} == {(0, 2)}
 
@@ -155,7 +155,7 @@ def test_a_rank_that_is_slow_from_the_first_step_is_told_apart_from_one_that_bec
     always = found(run(job_run(slow, 100)), "slow")
     assert {(finding.ranks, finding.from_start) for _, finding in always} == {((2,), True)}
     assert "rank 2 holds the others back since the first steps: in the last" in always[0][1].reason
-    later = found(run([*calm, *job_run(slow, 120)[len(calm) :]]), "slow")
+    later = found(run([*calm, *job_run(slower_since(60, slow, 1.6), 120)[len(calm) :]]), "slow")
     assert {(finding.ranks, finding.from_start) for _, finding in later} == {((2,), False)}
 
 
@@ -172,14 +172,21 @@ def test_a_rank_that_becomes_slow_after_a_dozen_long_steps_was_not_so_from_the_f
 
 def test_a_rank_that_becomes_slower_by_little_all_the_time_is_told_apart_from_one_that_became_slow_at_once() -> None:
     def creeping(second: float) -> list[SimulatedRank]:
-        return held_back([min(0.9, second / 300)] * 3 + [0.0])
+        waits, seconds = second / 300, second - second**2 / 600  # without waiting
+        step_seconds = 0.05 / (1 - waits)
+        ranks = held_back([waits] * 3 + [0.0])
+        begins = second - seconds / 0.05 * step_seconds
+        return [msgspec.structs.replace(rank, step_seconds=step_seconds, begins_at=begins) for rank in ranks]
 
     grown = [job_run(creeping(second), second + 1)[-1] for second in range(300)]
     slow = found(run(grown), "slow")
     assert slow[-1][1].ranks == (3,)
     assert slow[-1][1].grows
     assert "rank 3 holds the others back more and more: in the last" in slow[-1][1].reason
-    at_once = [*job_run(held_back([0.05] * 4), 60), *job_run(held_back([0.5, 0.5, 0.5, 0.0]), 200)[61:]]
+    at_once = [
+        *job_run(held_back([0.05] * 4), 60),
+        *job_run(slower_since(60, held_back([0.5, 0.5, 0.5, 0.0]), 1.9), 200)[61:],
+    ]
     assert not any(finding.grows for _, finding in found(run(at_once), "slow"))
 
 

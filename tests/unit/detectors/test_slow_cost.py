@@ -9,6 +9,7 @@ from stallwatch.config import Config
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
 from stallwatch.detectors.slow_cost import seconds_before, since_when, slow_cost
+from stallwatch.model.finding import Finding
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS, heartbeat
@@ -58,6 +59,28 @@ def test_a_stage_of_a_pipeline_costs_what_all_others_wait_for_it(stage: int, cos
     if cost_seconds:
         assert costs[-1] == pytest.approx(cost_seconds, rel=0.1)
     assert all(cost < 0.05 * COMPUTE_SECONDS for cost in costs) == (not cost_seconds)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_who_was_late_once_in_a_job_that_keeps_a_rate_costs_it_nothing(backend: Backend) -> None:
+    """Each rank has its next batch so long after its last, whoever waits for whom: the other has waited for it since
+    then, for most of each step, and no step is longer than before. (Seen live: all of three such jobs were told.)"""
+    job = Job("nothing", 2, 0.0, 1, 30.0, backend, step_scale=0.06, pace_seconds=0.05, stands_seconds=0.035)
+    assert not _findings(job, 120)
+
+
+@pytest.mark.parametrize("stands", [0.0, 77.0])
+def test_who_needs_longer_than_the_rate_that_its_job_keeps_is_slow(stands: float) -> None:
+    """Also after the job has stood for a while, which is no step's usual length."""
+    job = Job("sleep", 2, 11.0, 1, 30.0, "gloo", step_scale=0.06, pace_seconds=0.05, stands_seconds=stands)
+    found = _findings(job, 90 + stands)
+    assert {finding.ranks for finding in found} == {(1,)}
+    assert any(finding.stage == "confirmed" for finding in found)
+
+
+def _findings(job: Job, seconds: float) -> list[Finding]:
+    looked = detect(Config(), play(job, seconds, 2))
+    return [finding for _, seen in looked for finding in seen.findings if finding.detector == "slow"]
 
 
 def test_it_is_so_since_the_looks_that_show_it() -> None:
