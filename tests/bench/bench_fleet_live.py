@@ -26,6 +26,7 @@ from tests.bench.fleet_nodes import HOST, SLOW, Cluster, Node
 _TOLD_SECONDS = 100.0
 _QUIET_SECONDS = 25.0  # how long a second message is waited for
 _SLOW_SECONDS = 3.5
+_STANDS_SECONDS = 60.0
 _PACED_SECONDS = 25.0  # until each node has put, with its pace, which ranks it has: every 10 s, of blocks of steps
 
 
@@ -53,6 +54,15 @@ def leader_dies_after(cluster: Cluster) -> None:
     speaker = cluster.until(cluster.speaker, 10, "who speaks")
     time.sleep(3)
     speaker.kill_daemon()
+
+
+def leader_stands(cluster: Cluster) -> None:
+    """The daemon that holds the claim is stopped with its children before it has told, and goes on a minute later."""
+    speaker = cluster.until(lambda: _holder(cluster), 60, "a claim")
+    began = time.monotonic()
+    with speaker.daemon_stopped():
+        cluster.until(lambda: cluster.slack.got, _TOLD_SECONDS, "a message")
+        time.sleep(max(0.0, _STANDS_SECONDS - (time.monotonic() - began)))
 
 
 def engine_away_before(cluster: Cluster) -> None:
@@ -154,9 +164,9 @@ def _holder(cluster: Cluster) -> Node | None:
 SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
-        plain, slow, stopped, leader_dies_before, leader_dies_after, engine_away_before, engine_away_during,
-        engine_away_after, engine_slow, engine_full, engine_read_only, engine_full_at_the_claim, said_on_one_node,
-        rank_0_cut_off, link_dropped, killed,
+        plain, slow, stopped, leader_dies_before, leader_dies_after, leader_stands, engine_away_before,
+        engine_away_during, engine_away_after, engine_slow, engine_full, engine_read_only, engine_full_at_the_claim,
+        said_on_one_node, rank_0_cut_off, link_dropped, killed,
     )
 }  # fmt: skip
 

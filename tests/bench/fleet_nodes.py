@@ -190,6 +190,23 @@ class Node:
         process = psutil.Process(self.daemon.pid)
         end_processes({process, *process.children(recursive=True)})
 
+    @contextlib.contextmanager
+    def daemon_stopped(self) -> Iterator[None]:
+        """With the daemon and all its children stopped."""
+        import psutil
+
+        assert self.daemon is not None and self.daemon.pid is not None
+        process = psutil.Process(self.daemon.pid)
+        stopped = (process, *process.children(recursive=True))
+        for one in stopped:
+            one.suspend()
+        try:
+            yield
+        finally:
+            for one in reversed(stopped):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.resume()
+
     def down(self) -> None:
         with contextlib.suppress(Exception):
             if self.daemon is not None:
