@@ -145,11 +145,10 @@ def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
     """Given (rank, column) of peers, return for each the `difference` of it alone: its share of the time in which they
     wait and it does not, by the median of the others in each look."""
     ranks = [rank for rank, _ in columns]
-    places = len(columns[0][1]) if columns else 0
-    if len(columns) < 2 or not places:
+    if len(columns) < 2 or not columns[0][1]:
         return {}
     of_looks = leads_of_looks([column for _, column in columns])
-    return {rank: sum(series) / places for rank, series in zip(ranks, of_looks, strict=True)}
+    return {rank: _mean(series) for rank, series in zip(ranks, of_looks, strict=True)}
 
 
 def leads_of_looks(columns: Sequence[Column]) -> list[list[float]]:

@@ -3,9 +3,11 @@
 import math
 import random
 from collections.abc import Sequence
+from statistics import stdev
 
 import pytest
 
+from stallwatch.detectors.spells import looks_of_a_draw
 from stallwatch.detectors.waiting import (
     Column,
     Least,
@@ -13,6 +15,7 @@ from stallwatch.detectors.waiting import (
     becomes_more,
     cost,
     difference,
+    differences,
     divergence,
     is_due,
     leads,
@@ -163,3 +166,79 @@ def test_divergence_is_none_of_equals_and_finite_at_the_ends() -> None:
     assert divergence(0.3, 0.3) == 0.0
     assert divergence(1.0, 0.5) == pytest.approx(math.log(2), abs=1e-6)
     assert 19 < divergence(1.0, 0.0) < 21
+
+
+def nats_of(looks: Sequence[tuple[int, ...]], minimum_share: float = 0.1, ticks: int = 8) -> float:
+    """The evidence for rank 0, whose every look is late, so that one look is one draw."""
+    of = [(rank, tuple((ticks, waited[rank]) for waited in looks)) for rank in range(len(looks[0]))]
+    least = who_waits_least(Peers(of), len(looks), minimum_share, list)
+    assert least is not None
+    assert least.ranks == (0,)
+    return least.nats
+
+
+def test_evidence_is_how_often_it_waits_least_against_what_chance_makes_of_looks_that_differ() -> None:
+    """Chernoff: of so many looks, one in four by chance of four ranks."""
+    late, alike, two_late, other_late = (0, 6, 6, 6), (6, 6, 6, 6), (0, 0, 6, 6), (6, 0, 6, 6)
+    assert nats_of([late] * 20) == pytest.approx(20 * math.log(4), rel=1e-6)
+    assert nats_of([late] * 16 + [two_late] * 4) == pytest.approx(20 * math.log(20 / 6), rel=1e-6)
+    mixed = nats_of(([late] * 4 + [other_late]) * 6)
+    assert mixed == pytest.approx(30 * divergence(24 / 30, 30 / 4 / 30) / _draw(([1] * 4 + [0]) * 6), rel=1e-6)
+    assert nats_of(([late] * 4 + [alike]) * 6) == pytest.approx(
+        24 * math.log(4) / _draw(([1] * 4 + [0]) * 6), rel=1e-6
+    ), "looks in which all are alike say nothing"
+    small = (5, 6, 6, 6)
+    assert nats_of(([late] * 4 + [small]) * 6, 0.3) < nats_of(([late] * 4 + [small]) * 6, 0.1), "nor small ones"
+
+
+def _draw(within: list[int]) -> float:
+    return looks_of_a_draw([0.75 * one for one in within])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_windows_of_peers_say_is_what_their_columns_say(seed: int) -> None:
+    """However they are asked, a short one first or a long one."""
+    draw = random.Random(seed)
+    of = [(rank, tuple((8, draw.randint(0, 8)) for _ in range(40))) for rank in range(4)]
+    peers = Peers(of)
+    for window in (12, 30, 12, 40):
+        last = [(rank, column[-window:]) for rank, column in of]
+        others = [column for rank, column in last if rank != 1]
+        assert peers.less(1, (0, 2, 3), window) == pytest.approx(differences(last, (1,)))
+        looks = [[waited for _, waited in look] for look in zip(*others, strict=True)]
+        assert peers.extremes((0, 2, 3), window) == [(min(one), max(one), one.count(min(one))) for one in looks]
+        assert peers.column(1, window) == dict(last)[1]
+        shares = {rank: sum(waited for _, waited in column) / 8 / window for rank, column in last}
+        assert peers.shares(window) == pytest.approx(shares)
+
+
+def test_the_error_of_what_ranks_cost_is_by_how_much_moments_differ() -> None:
+    looks = [(4, 4, 0), (0, 0, 0), (4, 4, 0), (0, 0, 0)]
+    of = [(rank, tuple((8, waited[rank]) for waited in looks)) for rank in range(3)]
+    found = lost(of, (2,), [True] * 4)
+    assert found == pytest.approx((0.25, math.sqrt(4 * 2**2) / 32))
+    assert lost([(rank, column[:1]) for rank, column in of], (2,), [True]) == (0.5, 0.5), "one look"
+    assert lost(of, (2,), [True, True, True, False]) is not None
+
+
+def test_a_few_earlier_looks_must_be_clear_beyond_their_error() -> None:
+    now = Least((2,), 30.0, 20, 0, share=0.0, peers_share=0.75)  # half of it: 0.375
+    waits = [0, 4, 0, 4, 0, 4]
+    of = [(rank, tuple((8, wait if rank != 2 else 0) for wait in waits)) for rank in range(4)]
+    each = differences(of, (2,))
+    assert sum(each) / 6 + stdev(each) / math.sqrt(6) < 0.375
+    assert was_so(of, now) is False
+    vague = [(rank, tuple((8, wait if rank != 2 else 0) for wait in (0, 5, 0, 5, 0, 5))) for rank in range(4)]
+    assert was_so(vague, now) is None, "0.31, give or take 0.14"
+
+
+def test_a_cost_becomes_more_where_the_later_half_is_beyond_chance_and_half_as_much_again() -> None:
+    def more(earlier: list[int], later: list[int]) -> bool:
+        waits = (earlier * 32)[:32] + (later * 32)[:32]
+        return becomes_more([(0, tuple((8, wait) for wait in waits)), (1, column(0, looks=64))], (1,))
+
+    assert more([2], [4])
+    assert not more([2], [3]), "half as much again is not yet more"
+    assert more([0], [1])
+    assert not more([0, 2, 0, 2], [0, 8, 0, 0]), "one that varies"
+    assert not more([4], [2])

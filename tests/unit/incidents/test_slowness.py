@@ -23,7 +23,8 @@ def _incident(detector: str, step_seconds: float | None) -> Incident:
 )
 def test_a_look_at_a_slow_rank_sees_some_of_its_steps(step_seconds: float | None, seconds: int) -> None:
     assert slowness.profile_seconds(_incident("slow", step_seconds), 2) == seconds
-    assert slowness.profile_seconds(_incident("slow", step_seconds), 1) <= seconds
+    assert slowness.profile_seconds(_incident("slow", step_seconds), 1) == 3, "somebody waits to be told"
+    assert slowness.look_seconds(_incident("slow", step_seconds), 2) > seconds + 10
 
 
 def test_a_look_at_a_hang_sees_one_moment() -> None:
@@ -170,3 +171,15 @@ def test_another_rank_is_news_and_what_cannot_be_compared_is_none() -> None:
     assert not slowness.has_changed(_slow(_cost(0.5))), "without a verdict"
     no_finding = msgspec.structs.replace(_slow(_cost(0.5)), findings=(), report=slow_report((2,), 0.1, 20.0))
     assert not slowness.has_changed(no_finding)
+
+
+def test_detection_and_a_look_agree_where_both_say_that_the_same_ranks_hold_the_job_back() -> None:
+    assert slowness.agrees(_slow(), _says())
+    assert not slowness.agrees(_slow(ranks=(1,)), _says())
+    assert not slowness.agrees(_slow(), _says("not_entered"))
+    assert not slowness.agrees(msgspec.structs.replace(_slow(), findings=()), _says())
+    assert slowness.untold(_slow(None, "suspect", ranks=(1,)), _says(cost=_cost(0.1)), 0.03) == "", "the look is sure"
+    no_finding = msgspec.structs.replace(_slow(), findings=())
+    assert slowness.untold(no_finding, _says(cost=_cost(0.1)), 0.03) == ""
+    by_others = msgspec.structs.replace(_says("not_entered"), because=(Fact("many steps", BY_STEPS),))
+    assert slowness.measured(_slow(_cost(0.1)), [by_others]) == by_others
