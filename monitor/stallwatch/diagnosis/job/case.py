@@ -249,6 +249,11 @@ class Case:
         group = self.group(rank, pending)
         return self.global_ends(group, rank, transfer.source, transfer.destination, transfer.outgoing)
 
+    def needed(self, rank: int, pending: Pending) -> set[int]:
+        """Whom an operation that a rank recorded needs, itself too: the ends of its transfers, or all members."""
+        ends = [self.ends(rank, pending, transfer) for transfer in pending.transfers]
+        return {end for pair in ends for end in pair} or set(self.group(rank, pending).ranks)
+
     def launches_behind(self, rank: int) -> bool:
         """True when NCCL RAS counts fewer launches on this rank than on others of a communicator."""
         return rank in self._behind

@@ -357,10 +357,14 @@ def _may_stand_in_transfer(case: Case, rank: int) -> bool:
 
 
 def _may_wait_in_what_it_issued(case: Case, graph: Graph, rank: int) -> bool:
-    """It stands as in communication, and none of its recorders tells whether what it issued has ended."""
+    """None of its recorders tells whether what it issued has ended, and it stands as in communication; or no stack says
+    where it stands, and of those whom it needs for what it issued not all left a dump."""
     if not case.recorded(rank) or not case.untold.issuperset(case.summaries[rank].backends):
         return False
-    return bool(case.activity(rank).call.in_collective) or rank in graph.perhaps
+    if case.activity(rank).call.in_collective or rank in graph.perhaps:
+        return True
+    issued = case.summaries[rank].issued if not case.activity(rank).known else ()
+    return not all(case.recorded(other) for one in issued for other in case.needed(rank, one))
 
 
 def _elsewhere(case: Case, rank: int) -> bool:

@@ -86,6 +86,18 @@ def test_who_stands_in_communication_may_wait_in_what_it_issued_and_is_not_accus
     assert _first(rewritten(evidence(*others, busy), "issued")).culprits == (3,)
 
 
+def test_of_whom_no_stack_tells_may_wait_in_what_it_issued_for_one_without_a_dump() -> None:
+    """Rank 1 is seen elsewhere and left no dump; rank 3 may wait for it in the last call of all, or before that."""
+    ends = {rank: (("send", (rank + 1) % 4), ("recv", (rank - 1) % 4)) for rank in range(4)}
+    hops = {rank: (*STEPS[:-1], transfer(W4, *ends[rank], batched=True, line=30)) for rank in range(4)}
+    absent = Rank(1, (), frames=LOCKED, wchan="futex_do_wait", dumped=False)
+    ranks = [_waits(0, (*hops[0], STEPS[-1])), absent, _waits(2, hops[2])]
+    seen = Rank(3, hops[3], frames=LOCKED, wchan="futex_do_wait", looks=1)
+    unseen = Rank(3, hops[3], state="R", wchan=None, looks=1)
+    assert _first(rewritten(evidence(*ranks, unseen), "issued")).culprits == (1,)
+    assert _first(rewritten(evidence(*ranks, seen), "issued")).culprits == (1, 3)
+
+
 @pytest.mark.parametrize("semantics", ["issued", "never"])
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_message_that_was_not_sent_has_not_arrived_whatever_ends_are_told(semantics: str, sent: bool) -> None:
