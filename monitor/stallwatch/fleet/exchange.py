@@ -17,7 +17,7 @@ from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, MeetingPlace, Turn
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.model.incident import OutputTold, Step, Told
+from stallwatch.model.incident import OutputTold, Step, Told, is_last
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,7 +87,7 @@ def exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[
 
 
 def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[], int]) -> Seen:
-    key = Key(wish.job, wish.ordinal or _joined(place, wish))
+    key = Key(wish.job, wish.ordinal or _joined(place, secret, wish))
     if wish.leaves:
         place.leave(key, wish.node)
         return Seen(key.ordinal)
@@ -134,12 +134,19 @@ def _dated(word: bytes, wall_ns: int) -> bytes:
         return word
 
 
-def _joined(place: MeetingPlace, wish: Wish) -> int:
-    """What nodes said in a standstill that is over for one of them says nothing of the next: a job moves as a whole."""
+def _joined(place: MeetingPlace, secret: bytes, wish: Wish) -> int:
+    """What nodes said in a standstill that is over for one of them says nothing of the next: a job moves as a whole.
+    That people were told of it says nothing either once they were told of its end: a job that somebody ends and begins
+    anew at the same address has the same name."""
     ordinal = place.join(wish.job, wish.node, wish.past)
-    if ordinal != wish.past or place.look(Key(wish.job, ordinal), wish.node, whole=False).told:
+    if ordinal != wish.past:
         return ordinal
-    place.close(Key(wish.job, ordinal))
+    key = Key(wish.job, ordinal)
+    sealed = place.look(key, wish.node, whole=False).told
+    told = _decoded(_opened(sealed, secret, "told", key)[0])
+    if sealed and not (told is not None and told.outputs and is_last(told)):
+        return ordinal
+    place.close(key)
     return place.join(wish.job, wish.node, wish.past)
 
 

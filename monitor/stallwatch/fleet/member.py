@@ -14,7 +14,7 @@ from stallwatch.encoding import json_of
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
 from stallwatch.fleet.verdict import JobVerdict, PublishedVerdict
-from stallwatch.model.incident import LAST_STEPS, NO_RANKS, OutputTold, Told
+from stallwatch.model.incident import NO_RANKS, OutputTold, Told, is_last
 from stallwatch.model.verdict import Report
 
 # Nodes see the same standstill within seconds of each other: after this, who has put nothing is not waited for.
@@ -343,7 +343,7 @@ class Member:
         """Where nobody holds a claim: at once for who has a proof, then by the order of the lowest ranks."""
         if self._generation or self._board.closed or (not local.summary and not local.over):
             return False
-        if local.over and (self._told is None or self._is_last(self._told)):
+        if local.over and (self._told is None or is_last(self._told)):
             return False  # nobody was told, or the end was: there is nothing to say
         if self._waits_with_end(now_ns, local) or now_ns < (self._yields_until_ns or 0):
             return False
@@ -368,13 +368,10 @@ class Member:
         news = Told(outputs, (self._told or local.told).incident_id, (self._told or local.told).waits_on)
         return news if outputs != known and (news != self._unnoted or self._generation) else None
 
-    def _is_last(self, told: Told) -> bool:
-        return all(set(LAST_STEPS) & set(one.steps) for one in told.outputs.values() if "told" in one.steps)
-
     def _said_last(self, local: Local) -> bool:
         """The end of what was told is told too."""
         told = self._news(local) or self._told
-        return local.over and told is not None and self._is_last(told)
+        return local.over and told is not None and is_last(told)
 
     def _waits_with_end(self, now_ns: int, local: Local) -> bool:
         """All ranks of this node are gone, and others have not had the time to say that theirs stand."""

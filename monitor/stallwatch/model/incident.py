@@ -51,6 +51,11 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     waits_on: str = ""  # as Incident.waits_on
 
 
+def is_last(told: Told) -> bool:
+    """Whether whoever was told of it was told of its end."""
+    return all(set(LAST_STEPS) & set(one.steps) for one in told.outputs.values() if "told" in one.steps)
+
+
 class Together(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the nodes of a job judge and tell as one: how this node stands in that."""
 

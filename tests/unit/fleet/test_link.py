@@ -17,7 +17,7 @@ from stallwatch.fleet.link import Link
 from stallwatch.fleet.member import Local
 from stallwatch.fleet.place import MOST_BYTES, Key
 from stallwatch.fleet.place_settings import Settings
-from stallwatch.model.incident import OutputTold, Told
+from stallwatch.model.incident import OutputTold, Step, Told
 from tests.chaos.fleet_story import scene
 from tests.unit.fleet.memory_place import MemoryPlace
 
@@ -93,6 +93,29 @@ def test_one_that_was_told_goes_on_so_that_it_is_told_once() -> None:
     first = exchange(place, secret, Wish(JOB, "n0", claims=True, told=Told()))
     assert place.mark(Key(JOB, first.ordinal), 1, "told", b"x")
     assert exchange(place, secret, Wish(JOB, "n0", past=first.ordinal)).ordinal == first.ordinal
+
+
+@pytest.mark.parametrize(
+    ("slack", "webhook", "is_over"),
+    [
+        (("told", "ended"), ("told", "ended"), True),
+        (("told", "resolved"), (), True),
+        (("told", "escalated"), ("told", "ended"), False),
+    ],
+)
+def test_a_job_that_was_ended_and_begun_anew_under_the_same_name_has_an_incident_of_its_own(
+    slack: tuple[Step, ...], webhook: tuple[Step, ...], is_over: bool
+) -> None:
+    """By hand, on the same nodes, at the same address. Where its end is told, who took part in the incident and comes
+    with one is of the next life, of which nobody has heard."""
+    place, secret = MemoryPlace(lambda: 0.0), b"sixteen bytes or more"
+    first = exchange(place, secret, Wish(JOB, "n0", claims=True))
+    told = Told({"slack": OutputTold(slack, "x", ""), "webhook": OutputTold(webhook, "x", "")})
+    assert exchange(place, secret, Wish(JOB, "n0", first.ordinal, generation=1, told=told)).told_noted
+    again = exchange(place, secret, Wish(JOB, "n0", past=first.ordinal))
+    assert (again.ordinal, again.told is None) == (first.ordinal + is_over, is_over)
+    assert exchange(place, secret, Wish(JOB, "n1", past=first.ordinal)).ordinal == again.ordinal
+    assert exchange(place, secret, Wish(JOB, "n2")).ordinal == again.ordinal, "one that was not there before"
 
 
 def test_what_was_told_is_noted_though_what_this_node_says_is_too_much_to_be_put() -> None:
