@@ -57,6 +57,8 @@ def test_the_rank_that_others_wait_for_and_no_other() -> None:
 def test_a_difference_that_is_gone_in_a_part_of_the_looks_is_no_state() -> None:
     came_and_went: Column = ((8, 0),) * 15 + ((8, 6),) * 5
     assert least_of([*columns(6, 6, 6), (3, came_and_went)]) is None
+    hardly_waits: Column = ((8, 2),) * 15 + ((8, 8),) * 5
+    assert least_of([*columns(8, 8, 8), (3, hardly_waits)]) is None
     lasting: Column = ((8, 0),) * 15 + ((8, 3),) * 5
     assert least_of([*columns(6, 6, 6), (3, lasting)]) is not None
 
@@ -111,6 +113,11 @@ def test_what_a_job_waits_for_each_of_the_others_in_its_turn_is_no_cost_of_one()
         return found[0]
 
     assert share() == 0.0
+    early = [(4, 4, 0, 2), (0, 6, 6, 6), (6, 2, 6, 6), (6, 6, 6, 2)]
+    of = [(rank, tuple((10, waited[rank]) for waited in early)) for rank in range(4)]
+    late = lost(of, (2,), [True] * 4)
+    assert late is not None
+    assert late[0] == 0.0, "each of the others, by 4 of their median"
     assert share((6, 6, 0, 6), (6, 6, 0, 6)) == pytest.approx((0.6 * 4 - 0.6 * 2) / 10)
     pairs = [(0, ((10, 0), (10, 6), (10, 0))), (1, ((10, 6), (10, 0), (10, 6)))]
     two = lost(pairs, (0,), [True] * 3)
@@ -138,6 +145,8 @@ def test_whether_it_was_so_before() -> None:
     assert was_so(columns(6, 6, 6, 6, looks=4), now) is False, "some looks, if they are so clear"
     assert was_so(columns(6, 6, 6, 6, looks=3), now) is None
     assert was_so([], now) is None
+    waits_itself = Least((2,), 30.0, 20, 0, share=0.25, peers_share=0.75)
+    assert was_so(columns(6, 6, 4, 6, looks=16), waits_itself) is True
 
 
 def test_what_it_costs_has_an_interval_and_needs_a_step() -> None:
@@ -155,15 +164,25 @@ def test_what_it_costs_has_an_interval_and_needs_a_step() -> None:
 def test_leads_need_two_and_looks() -> None:
     assert leads([]) == leads(columns(6)) == leads(columns(6, 6, looks=0)) == {}
     assert leads(columns(6, 6, 0)) == {0: -0.375, 1: -0.375, 2: 0.75}
+    assert leads(columns(6, 0, looks=1)) == {0: -0.75, 1: 0.75}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_a_lead_is_how_much_less_a_rank_waits_than_the_median_of_the_others_look_by_look(ranks: int) -> None:
+    draw = random.Random(ranks)
+    of = [(rank, tuple((8, draw.randint(0, 4)) for _ in range(50))) for rank in range(ranks)]
+    assert leads(of) == pytest.approx({rank: difference(of, (rank,))[0] for rank in range(ranks)})
 
 
 def test_a_long_window_is_judged_when_a_sixth_of_it_is_new() -> None:
     assert [is_due(60, before, before + 1) for before in (8, 9, 10, 19)] == [False, True, False, True]
     assert is_due(4, 3, 4), "a short one at each look"
+    assert is_due(4, 4, 5)
 
 
 def test_divergence_is_none_of_equals_and_finite_at_the_ends() -> None:
     assert divergence(0.3, 0.3) == 0.0
+    assert divergence(0.5, 0.25) == pytest.approx(math.log(2) / 2 + math.log(2 / 3) / 2)
     assert divergence(1.0, 0.5) == pytest.approx(math.log(2), abs=1e-6)
     assert 19 < divergence(1.0, 0.0) < 21
 
@@ -218,6 +237,7 @@ def test_the_error_of_what_ranks_cost_is_by_how_much_moments_differ() -> None:
     found = lost(of, (2,), [True] * 4)
     assert found == pytest.approx((0.25, math.sqrt(4 * 2**2) / 32))
     assert lost([(rank, column[:1]) for rank, column in of], (2,), [True]) == (0.5, 0.5), "one look"
+    assert lost([(rank, column[:2]) for rank, column in of], (2,), [True] * 2) == (0.25, math.sqrt(2 * 2**2) / 16)
     assert lost(of, (2,), [True, True, True, False]) is not None
 
 
@@ -242,3 +262,4 @@ def test_a_cost_becomes_more_where_the_later_half_is_beyond_chance_and_half_as_m
     assert more([0], [1])
     assert not more([0, 2, 0, 2], [0, 8, 0, 0]), "one that varies"
     assert not more([4], [2])
+    assert not becomes_more([(0, ((8, 0),) * 15 + ((8, 8),) * 15), (1, column(0, looks=30))], (1,)), "of few looks"
