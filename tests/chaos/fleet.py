@@ -109,7 +109,8 @@ class FleetRun:
         if daemon.alive and story.dies.get(number, 1e9) <= self.now:
             story.dies.pop(number)
             daemon.alive = False
-        if daemon.alive:
+        begins, ends = story.stands.get(number, (0.0, 0.0))
+        if daemon.alive and not begins <= self.now < ends:
             daemon.step()
         if not daemon.alive and number not in self._kept:
             self._kept[number] = daemon.kept

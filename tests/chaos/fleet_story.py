@@ -69,6 +69,7 @@ class Story:
     dies_having_sent: dict[int, str] = field(default_factory=dict)  # between the send and the note of it
     back_after: dict[int, float] = field(default_factory=dict)  # a daemon that died is started again
     cut: dict[int, tuple[float, float]] = field(default_factory=dict)  # from the meeting place
+    stands: dict[int, tuple[float, float]] = field(default_factory=dict)  # a daemon is stopped, and goes on
     away: tuple[float, float] = (0.0, 0.0)  # the meeting place
     wiped: bool = False  # it comes back with nothing
     latency: float = 0.05

@@ -22,6 +22,7 @@ GATHER_SECONDS: Final = 10.0
 # A meeting place that has not answered for this long is away: after a request that failed; while one is on its way.
 AWAY_SECONDS: Final = 10.0
 _SLOW_SECONDS: Final = 20.0
+_STOOD_SECONDS: Final = 5.0  # between two steps of ours: we stood, and did not ask
 _POLL_SECONDS: Final = 1.0
 _CALM_SECONDS: Final = 3.0  # between looks once the incident is old
 _OLD_SECONDS: Final = 120.0
@@ -92,6 +93,7 @@ class Member:
         self._joined_ns: int | None = None
         self._answered_ns: int | None = None  # the last time; at first when there was something to ask
         self._has_failed = False  # a request, since then
+        self._stepped_ns = now_ns
         self._back_ns: int | None = None  # when it answered again after it had been away
         self._asked_ns: int | None = None
         self._not_before_ns = now_ns
@@ -257,6 +259,9 @@ class Member:
         """Return where this node stands."""
         if self._answered_ns is None and local.judged:
             self._answered_ns = now_ns
+        elif self._answered_ns is not None and now_ns - self._stepped_ns > _STOOD_SECONDS * SECOND_NS:
+            self._answered_ns += now_ns - self._stepped_ns - int(_POLL_SECONDS * SECOND_NS)
+        self._stepped_ns = now_ns
         away = self._away(now_ns)
         report, nodes = self._job_report()
         speaks, why = self._voice(now_ns, local, away=bool(away))

@@ -82,6 +82,16 @@ def test_a_leader_that_dies_after_it_has_told_is_not_repeated_and_another_tells_
     assert sent[-1].node != first.node
 
 
+@pytest.mark.parametrize("before", [0.5, 2.0, 5.0])
+def test_a_leader_that_stands_between_its_claim_and_its_message_says_nothing_when_it_goes_on(before: float) -> None:
+    """It has not heard from the meeting place for a minute, and has not asked: another has told meanwhile."""
+    first = told(sent_in(Story(culprit=5)))[0]
+    sent = sent_in(Story(culprit=5, stands={first.node: (first.at - before, first.at + 60)}))
+    assert named(told(sent)) == [(5,)]
+    assert told(sent)[0].node != first.node
+    assert [one.step for one in sent if one.step not in ("told", "escalated")] == ["resolved"]
+
+
 def test_between_the_send_and_the_commit_a_death_costs_a_second_message_under_the_same_key() -> None:
     first = told(sent_in(Story(culprit=5)))[0]
     sent = told(sent_in(Story(culprit=5, dies_having_sent={first.node: "told"})))
