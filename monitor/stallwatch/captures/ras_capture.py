@@ -68,8 +68,8 @@ class RasCapture:
         for ask, pids in services.values():
             if not refusals and self._all_may_be_asked and answers_for_others(ask.port, pids):
                 refusals[
-                    f"RAS on port {ask.port} is offered by a process that is no rank of this job, and tells of another "
-                    "job. Give each job of a node a port of its own, as NCCL_RAS_ADDR=localhost:28029"
+                    f"RAS on port {ask.port} is offered by a process that is no rank of this job: it may tell of "
+                    "another job. Give each job of a node a port of its own, as NCCL_RAS_ADDR=localhost:28029"
                 ] = None
             else:
                 asks.append(ask)

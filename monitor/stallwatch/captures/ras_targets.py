@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from stallwatch.captures.folder import NotCaptured
@@ -60,12 +60,13 @@ def ras_ask(sample: RankSample, mode: str, *, all_answer: bool = False) -> RasAs
 
 
 def answers_for_others(port: int, pids: Sequence[int]) -> bool:
-    """Given the port of a service and all live ranks of a job in one network namespace, return whether none of them is
-    the service's process.
+    """Given the port of a service and all live ranks of a job in one network namespace, return whether a process that
+    is none of them listens there, or listens there, too.
 
-    NCCL's processes of a job share one service on a node, which one of them offers. With two jobs on it the first has
-    the port, also where they are in containers that share the node's network: their processes may have the same pids,
-    and its report would be taken for theirs. False where it is not ours to know.
+    NCCL's processes of a job share one service on a node, which one of them offers. Jobs of one user listen on one port
+    side by side (NCCL sets SO_REUSEPORT), and each question goes to any of them: of eight jobs in containers that share
+    the node's network seven were judged by what others had launched, for their processes had the same pids. False where
+    it is not ours to know.
     """
     sockets: set[str] = set()
     try:
@@ -74,18 +75,18 @@ def answers_for_others(port: int, pids: Sequence[int]) -> bool:
                 table = directory.read_whole(name, _SOCKETS_LIMIT_BYTES).decode("ascii", "replace")
                 found = (each for each in parse_tcp(table) if each.state == LISTEN and each.port == port)
                 sockets |= {f"socket:[{each.inode}]" for each in found}
-        return bool(sockets) and not any(_holds(pid, sockets) for pid in pids)
+        return bool(sockets.difference(*map(_sockets_of, pids)))
     except OSError:
         return False
 
 
-def _holds(pid: int, sockets: Container[str]) -> bool:
+def _sockets_of(pid: int) -> set[str]:
     """Raise OSError where its descriptors are not ours to read."""
+    found = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
-            if os.readlink(f"/proc/{pid}/fd/{name}") in sockets:
-                return True
-    return False
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
 
 
 def check_version(version: str, *, all_answer: bool = False) -> None:

@@ -1,9 +1,14 @@
 """Which NCCL may be asked for its RAS report without harm to the job that it serves."""
 
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
 import pytest
 
 from stallwatch.captures.folder import NotCaptured
-from stallwatch.captures.ras_targets import SAFE_VERSION, all_answer, check_version
+from stallwatch.captures.ras_targets import SAFE_VERSION, all_answer, answers_for_others, check_version
 from stallwatch.config_sections import CaptureSection
 from stallwatch.doctor import data
 from stallwatch.doctor.frameworks.versions import Bug
@@ -48,3 +53,38 @@ def test_the_doctor_and_the_configuration_name_the_same_version() -> None:
     assert [in_range("2.28.9", bug.first, bug.fixed) for bug in bugs] == [True]
     assert bugs[0].fixed == safe
     assert safe in str(CaptureSection.__annotations__["nccl_ras"])
+
+
+@contextlib.contextmanager
+def _listening(port: int = 0) -> Iterator[socket.socket]:
+    """As NCCL's service does, which lets jobs of one user listen side by side."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind(("127.0.0.1", port))
+        one.listen()
+        yield one
+
+
+def test_a_port_on_which_a_process_of_another_job_listens_as_well_tells_of_either() -> None:
+    with _listening() as own:
+        port = own.getsockname()[1]
+        ends, go = os.pipe()
+        ready, tells = os.pipe()
+        assert not answers_for_others(port, [os.getpid()])
+        child = os.fork()
+        if child == 0:
+            os.close(go)
+            own.close()
+            with _listening(port):
+                os.write(tells, b"1")
+                os.read(ends, 1)
+            os._exit(0)
+        try:
+            os.read(ready, 1)
+            assert answers_for_others(port, [os.getpid()])
+            assert answers_for_others(port, [child])
+            assert not answers_for_others(port, [os.getpid(), child])
+        finally:
+            os.close(go)
+            os.waitpid(child, 0)
+    assert not answers_for_others(port, [os.getpid()]), "nobody listens"
