@@ -43,30 +43,14 @@ def command(path: Path | None, verbose: bool) -> int:
     """Run the node daemon: watch the training jobs of this node and tell who hung them."""
     log_to_stderr(logging.DEBUG if verbose else logging.INFO)
 
-    def read(*, again: bool = True) -> Config:
-        # Again it is the loop that reads, and it must not wait for a file.
-        reader = read_regular if again else Path.read_bytes
-        config, warnings = configuration.load(path, configuration.current_environment(), read=reader)
-        if again:
-            read_secrets(config)
-        for warning in warnings:
-            log.warning("%s", warning)
-        return config
-
-    config = read(again=False)
+    config = read_config(path, again=False)
     service = take_from(configuration.current_environment())  # before the first child
     side = side_of(config, path)  # this process talks to the network; those that read other users' processes do not
     clock = SystemClock()
     make_way(Path(config.daemon.run_directory) / SOCKET_NAME)  # before we touch what a daemon that runs has on disk
     store = FarStore(Path(config.daemon.state_directory))
     spare = FarStore(Path(config.daemon.run_directory))
-    try:
-        store.prepare()
-        take_home(store, Path(config.daemon.run_directory))
-    except (DiskHangs, DiskChildEnded) as error:
-        log.warning("watching without a store: %s", error.strerror)  # until it answers
-    except OSError as error:
-        raise no_store(error, config.daemon.state_directory) from error
+    open_store(store, config)
     if side.is_ours:
         make_rank_directory(config.daemon.rank_directory)
     fleet = shared_with(
@@ -86,7 +70,7 @@ def command(path: Path | None, verbose: bool) -> int:
         starter,
         store,
         service,
-        reload=read,
+        reload=partial(read_config, path, again=True),
         renewal=_Renewal(clock, side),
         sampler=sampler,
         spare=spare,
@@ -112,6 +96,30 @@ def command(path: Path | None, verbose: bool) -> int:
     side.close()
     log.info("stopped")
     return 0
+
+
+def read_config(path: Path | None, *, again: bool) -> Config:
+    """Return the configuration; what is wrong and harmless is logged. `again`: it is the loop that reads, which must
+    not wait for a file."""
+    reader = read_regular if again else Path.read_bytes
+    config, warnings = configuration.load(path, configuration.current_environment(), read=reader)
+    if again:
+        read_secrets(config)
+    for warning in warnings:
+        log.warning("%s", warning)
+    return config
+
+
+def open_store(store: FarStore, config: Config) -> None:
+    """Make the store's folders, and bring home what a daemon without a store has kept elsewhere. Raise UsageError where
+    it cannot be had; a disk that does not answer is waited for later."""
+    try:
+        store.prepare()
+        take_home(store, Path(config.daemon.run_directory))
+    except (DiskHangs, DiskChildEnded) as error:
+        log.warning("watching without a store: %s", error.strerror)  # until it answers
+    except OSError as error:
+        raise no_store(error, config.daemon.state_directory) from error
 
 
 def shared_with(

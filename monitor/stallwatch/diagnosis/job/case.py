@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.job.groups import (
-    _DEFAULT_DESCRIPTIONS,
+    DEFAULT_DESCRIPTIONS,
     Group,
     GroupStream,
     Launches,
@@ -97,23 +97,10 @@ class Case:
         take_back(self)
         self.untold = untold_backends(self.summaries, self.streams)  # back ends whose recorders tell of no end
         doubt(self)
-        self._sizes: dict[str, set[int]] = {}
-        for group in self.groups:
-            if group.members_known:
-                self._sizes.setdefault(family(group.description), set()).add(len(group.ranks))
+        self._sizes = self._sizes_of_families()
         self._places = {g.index: {member: place for place, member in enumerate(g.ranks)} for g in self.groups}
-        self._by_rank = {  # groups in which a member's transfers name it by its rank in the job, not by its place
-            group.index
-            for rank, group, pair in self._recorded_pairs()
-            if pair.outgoing is not None
-            and (pair.source if pair.outgoing else pair.destination)
-            == rank
-            != self._places[group.index].get(rank, rank)
-        }
-        self._pairs: dict[tuple[int, int, int, int], PairCount] = {}
-        for rank, group, pair in self._recorded_pairs():
-            ends = self.global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
-            self._pairs[(rank, group.index, *ends)] = pair
+        self._by_rank = self._groups_that_name_ranks()
+        self._pairs = self._pairs_by_ends()
         prove(self)
         self._waiting_stacks = {
             self.activity(rank).place.stack for rank, summary in self.summaries.items() if summary.pending
@@ -131,6 +118,32 @@ class Case:
             for rank, member in self.streams[index].items()
             if not member.stream.cut_short and member.stream.last_seq < proven
         )
+
+    def _sizes_of_families(self) -> dict[str, set[int]]:
+        """How many members the groups of each kind have, where they are known."""
+        sizes: dict[str, set[int]] = {}
+        for group in self.groups:
+            if group.members_known:
+                sizes.setdefault(family(group.description), set()).add(len(group.ranks))
+        return sizes
+
+    def _groups_that_name_ranks(self) -> set[int]:
+        """Groups in which a member's transfers name it by its rank in the job, not by its place."""
+        found = set()
+        for rank, group, pair in self._recorded_pairs():
+            if pair.outgoing is not None:
+                own_end = pair.source if pair.outgoing else pair.destination
+                if own_end == rank and self._places[group.index].get(rank, rank) != rank:
+                    found.add(group.index)
+        return found
+
+    def _pairs_by_ends(self) -> dict[tuple[int, int, int, int], PairCount]:
+        """By rank, group, source and destination as ranks of the job."""
+        pairs: dict[tuple[int, int, int, int], PairCount] = {}
+        for rank, group, pair in self._recorded_pairs():
+            ends = self.global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
+            pairs[(rank, group.index, *ends)] = pair
+        return pairs
 
     def _own_pids(self) -> dict[int, int]:
         """As each process knows itself, which is what NCCL reports; in a container it is not ours."""
@@ -277,7 +290,7 @@ class Case:
             (description, sets[number], backend, members) for (description, number, backend), members in known.items()
         ]
         for description, ranks, backend, members in sorted(named, key=lambda item: item[:3]):
-            for part in self._by_name(members, counted=description in _DEFAULT_DESCRIPTIONS):
+            for part in self._by_name(members, counted=description in DEFAULT_DESCRIPTIONS):
                 self._add(description, ranks, True, backend, part)
         for (description, _, backend), members in sorted(unknown.items()):
             part = {rank: indexes[-1] for rank, indexes in members.items()}
@@ -309,7 +322,7 @@ class Case:
                 self.groups[index] = msgspec.structs.replace(self.groups[index], ranks=ranks, members_known=True)
 
     def _default_ranks(self, stream: Stream) -> tuple[int, ...]:
-        default = stream.name in _DEFAULT_NAMES and stream.description in _DEFAULT_DESCRIPTIONS
+        default = stream.name in _DEFAULT_NAMES and stream.description in DEFAULT_DESCRIPTIONS
         return self.world if default and self.world_size else ()
 
     def _size_hint(self, members: Mapping[int, int]) -> int | None:

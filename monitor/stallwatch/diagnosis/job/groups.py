@@ -151,7 +151,7 @@ def completed(parts: Sequence[tuple[int, ...]], world: Sequence[int]) -> tuple[t
     return tuple(part if len(part) == sizes[-1] else tuple(sorted({*part, *left})) for part in parts)
 
 
-_DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
+DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def is_default(self) -> bool:
         """Whether it is the one that init_process_group makes."""
-        return self.description in _DEFAULT_DESCRIPTIONS
+        return self.description in DEFAULT_DESCRIPTIONS
 
 
 @lru_cache(maxsize=65_536)
