@@ -291,41 +291,18 @@ def _events(line: Line, number: int) -> Iterator[LogEvent]:
 
 def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> LogEvent:
     said = {name: value for name, value in match.groupdict().items() if value is not None}
-    header, group = _HEADER.match(line.text), _PG.search(line.text)
+    header = _HEADER.match(line.text)
     fields: dict[str, Any] = {"rank": line.rank, "local_rank": line.local_rank}
-    if pattern.kind == "process_failed" and said.keys() & {"rank", "local_rank"}:
-        fields = {"rank": None, "local_rank": None}  # whoever writes it tells of another
-    if pattern.kind == "gpu_unreachable" and header:  # torch writes no such line: nvidia-smi's stands within its
+    # Whoever writes that tells of another; and torch writes no such line: nvidia-smi's stands within its own.
+    of_another = pattern.kind == "process_failed" and said.keys() & {"rank", "local_rank"}
+    if of_another or (pattern.kind == "gpu_unreachable" and header):
         fields = {"rank": None, "local_rank": None}
-    if header and header["time"]:
-        fields["at"] = header["time"].partition(" ")[2]
-        if not line.stamp and (when := moment(header["time"])):
-            fields["at_seconds"], fields["utc"] = when
-    if group:
-        fields["group"] = group["description"] or group["guid"] or group["pg"]
-        fields["group_rank"] = int(group["group_rank"])
-        fields["group_id"] = group["guid"] or group["pg"]
-    elif header and (own := _NCCL2.match(line.text, header.end())):
-        fields["group"] = fields["group_id"] = own["name"]
-        fields["group_rank"] = int(own["group_rank"]) if own["group_rank"] else None
-    elif header and (place := _GROUP_RANK.match(line.text, header.end())):
-        fields["group_rank"] = int(place[1])  # torch 2.2 names no group
-    if writer := _NCCL.match(line.text):
-        fields["host"], fields["pid"] = writer["host"], int(writer["pid"])
+    fields |= _written_by(line, header)
     for name, value in said.items():
-        if name == "ranks":
-            fields["ranks"] = _numbers_in(value)
-        elif name == "exit":
-            fields["exit_code"], fields["exit_signal"] = exit_of(int(value))
-        elif name == "died_of":
-            known = _SIGNALS.get(value) or _SIGNALS.get(value.capitalize())
-            fields["exit_signal"] = int(known) if known else None
+        if own_form := _told(name, value):
+            fields |= own_form
         elif name == "port":
             fields["peer"] = f"{fields.get('peer') or said.get('peer', '')}:{value}"
-        elif name == "source":
-            fields["ranks"] = (int(value),)
-        elif name == "shape":
-            fields["numel_in"] = fields["numel_out"] = prod(int(size) for size in re.findall(r"\d+", value))
         elif name in _FIELDS and fields.get(name) is None:
             fields[name] = int(value) if name in _NUMBERS else value.strip()
     if "joined" in said and "expected" in said:
@@ -337,6 +314,47 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
     if "ranks" in fields:
         fields["ranks"] = tuple(rank for rank in fields["ranks"] if rank < _INT64)
     return LogEvent(kind=pattern.kind, text=line.text, line=number, secondary=pattern.secondary, **fields)
+
+
+def _written_by(line: Line, header: re.Match[str] | None) -> dict[str, Any]:
+    """What torch's and NCCL's own beginnings of a line tell: when, in which group, on which host."""
+    fields: dict[str, Any] = {}
+    if header and header["time"]:
+        fields["at"] = header["time"].partition(" ")[2]
+        if not line.stamp and (when := moment(header["time"])):
+            fields["at_seconds"], fields["utc"] = when
+    if group := _PG.search(line.text):
+        fields["group"] = group["description"] or group["guid"] or group["pg"]
+        fields["group_rank"] = int(group["group_rank"])
+        fields["group_id"] = group["guid"] or group["pg"]
+    elif header and (own := _NCCL2.match(line.text, header.end())):
+        fields["group"] = fields["group_id"] = own["name"]
+        fields["group_rank"] = int(own["group_rank"]) if own["group_rank"] else None
+    elif header and (place := _GROUP_RANK.match(line.text, header.end())):
+        fields["group_rank"] = int(place[1])  # torch 2.2 names no group
+    if writer := _NCCL.match(line.text):
+        fields["host"], fields["pid"] = writer["host"], int(writer["pid"])
+    return fields
+
+
+def _told(name: str, value: str) -> dict[str, Any]:
+    """Fields that a pattern's part of that name tells in a form of its own; none where it is a field itself."""
+    match name:
+        case "ranks":
+            return {"ranks": _numbers_in(value)}
+        case "source":
+            return {"ranks": (int(value),)}
+        case "exit":
+            code, signal = exit_of(int(value))
+            return {"exit_code": code, "exit_signal": signal}
+        case "died_of":
+            known = _SIGNALS.get(value) or _SIGNALS.get(value.capitalize())
+            return {"exit_signal": int(known) if known else None}
+        case "shape":
+            elements = prod(int(size) for size in re.findall(r"\d+", value))
+            return {"numel_in": elements, "numel_out": elements}
+        case _:
+            return {}
 
 
 def _numbers_in(text: str) -> tuple[int, ...]:
