@@ -7,7 +7,7 @@ from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import IncidentLife
+from stallwatch.incidents.life import IncidentLife, died
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import Plan, Standstill, being_debugged, plan
@@ -39,7 +39,7 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Clo
         return Plan()  # nor what may have passed while no daemon ran
     if life.family == "request" or life.confirmed_ns is None:
         return Plan()
-    exited = any(finding.detector == "exit" for finding in life.incident.findings)
+    exited = died(life.incident.findings)
     if facts is not None and facts.ending and not exited:
         # A job on its way out gets its time; then the exit detector speaks.
         return Plan((), f"the job is ending ({config.tell.ending_seconds:g} s, tell.ending_seconds)")

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch.model.finding import FindingFamily
+from stallwatch.model.finding import Finding, FindingFamily
 from stallwatch.model.incident import Incident, JudgedCount, Mode
 from stallwatch.model.snapshot import JobKey
 
@@ -35,6 +35,11 @@ class IncidentLife(msgspec.Struct, frozen=True):
     repeats: int = 0  # looks that left it open, for the back-off
     quiet_since_ns: int | None = None  # no finding since
     adopted_ns: int | None = None  # taken over from a daemon before this one
+
+
+def died(findings: Iterable[Finding]) -> bool:
+    """Whether a rank's end is among what was found: the first to go, as the exit detector tells it."""
+    return any(finding.detector == "exit" for finding in findings)
 
 
 class Mute(msgspec.Struct, frozen=True):

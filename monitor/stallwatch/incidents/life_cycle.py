@@ -10,7 +10,7 @@ from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import shared
 from stallwatch.incidents.afterwards import REQUESTED, afterwards
-from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable
+from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable, died
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
 from stallwatch.model.finding import Finding
@@ -42,7 +42,7 @@ def may_open(
     if sum(life.incident.job.owner == job.owner for life in lives.active) >= _MOST_OPEN:
         return False  # its turn comes when others of its user are over
     over = facts is not None and not facts.alive
-    return not (over and any(past.job == job and _exited(past.findings) for past in lives.past))
+    return not (over and any(past.job == job and died(past.findings) for past in lives.past))
 
 
 JOB_ENDED: Final = "the job ended"
@@ -101,7 +101,7 @@ def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> b
     # It died of something after a look that did not tell why it stood, or of which nobody was told.
     looks = life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= at_ns)
     unsaid = not verdict.traits.accuses or life.incident.severity == "none"
-    asked = unsaid and _exited(findings) and (looks or life.judged_look < life.looks)
+    asked = unsaid and died(findings) and (looks or life.judged_look < life.looks)
     return asked and _age(max(life.look_ns, life.confirmed_ns), at_ns) < _VERDICT_SECONDS
 
 
@@ -173,10 +173,6 @@ def _cooled(cooldowns: tuple[Cooldown, ...], life: IncidentLife, at_ns: int) -> 
     until_ns = at_ns + min(int(_COOLDOWN_SECONDS * 2 ** (times - 1) * SECOND_NS), longest_ns)
     others = tuple(c for c in cooldowns if c.job != job and c.until_ns + longest_ns > at_ns)
     return (*others, Cooldown(job, life.family, until_ns, times))
-
-
-def _exited(findings: tuple[Finding, ...]) -> bool:
-    return any(finding.detector == "exit" for finding in findings)
 
 
 def _lasting(seconds: float) -> str:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import IncidentLife
+from stallwatch.incidents.life import IncidentLife, died
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
@@ -100,11 +100,7 @@ def _stays_accused(life: IncidentLife) -> bool:
     """Whether what was known and told is not unknown again by a look that accuses nobody: the job may be being torn
     down, or a rank no longer answers. Of a slow rank its symptom says when it is over; what is seen of the dead does
     not show why they stood."""
-    return life.incident.severity != "none" or life.family == "slow" or _has_exited(life)
-
-
-def _has_exited(life: IncidentLife) -> bool:
-    return any(finding.detector == "exit" for finding in life.incident.findings)
+    return life.incident.severity != "none" or life.family == "slow" or died(life.incident.findings)
 
 
 def _with_verdict(
@@ -216,7 +212,7 @@ def _plan(life: IncidentLife, verdict: Verdict, config: Config, now_ns: int) -> 
     if not verdict.traits.accuses or (life.family == "slow") != verdict.traits.holds_back:
         return _look_later(life, now_ns)
     second = now_ns + int(config.stall.second_look_seconds * SECOND_NS)
-    return replace(life, next_look_ns=second if life.looks == 1 and not _has_exited(life) else None)
+    return replace(life, next_look_ns=second if life.looks == 1 and not died(life.incident.findings) else None)
 
 
 def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> IncidentLife:
