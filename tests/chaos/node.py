@@ -23,6 +23,7 @@ from stallwatch.outputs.client import Client, DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument, RankDocument
 from stallwatch.outputs.sockets import SOCKET_NAME
 from stallwatch.outputs.spool import Spool
+from tests.builders.hooked_ranks import HookedRanks
 from tests.integration.outputs.slack_server import SlackServer, slack_server
 
 ROOT = Path(__file__).parents[2]
@@ -248,38 +249,13 @@ class Node:
         return [line for line in self.log_text().splitlines() if line.startswith("Traceback")]
 
 
-class RankProcesses:
+class RankProcesses(HookedRanks):
     """A job of plain processes with the hook."""
 
     def __init__(self, node: Node, job: str, ranks: int = 2, program: Sequence[str] = (str(STEPS),)) -> None:
-        self.job = job
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-S", *program],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={
-                    "PATH": os.environ["PATH"],
-                    "PYTHONPATH": str(ROOT / "monitor"),
-                    "STALLWATCH_DIR": str(node.ranks_directory),
-                    "STALLWATCH_JOB": job,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(ranks),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": "29500",
-                },
-                start_new_session=True,
-            )
-            for rank in range(ranks)
-        ]
-        for process in self.processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-
-    def send(self, rank: int, number: int) -> None:
-        self.processes[rank].send_signal(number)
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "monitor")}
+        command = [sys.executable, "-S", *program]
+        super().__init__(command, ranks, job, node.ranks_directory, environment, subprocess.DEVNULL)
 
     def stopped(self) -> list[int]:
         """The ranks that are stopped now, whoever did it."""
@@ -289,13 +265,6 @@ class RankProcesses:
                 stat = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8")
                 found += [rank] if stat.rpartition(")")[2].split()[0] in "Tt" else []
         return found
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
 
 
 @contextlib.contextmanager

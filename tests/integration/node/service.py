@@ -20,6 +20,7 @@ import pytest
 
 from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.outputs.documents import IncidentDocument, RankDocument
+from tests.builders.hooked_ranks import HookedRanks
 from tests.programs import sandbox
 from tests.programs.everybody import PythonForEverybody, python_for_everybody
 
@@ -236,7 +237,7 @@ def node_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class UserJob:
+class UserJob(HookedRanks):
     """A job of a user, of ranks that step until they are told otherwise."""
 
     def __init__(
@@ -248,40 +249,8 @@ class UserJob:
         directory: Path,
         stderr: IO[str] | None = None,
     ) -> None:
-        self.job = job
-        self.processes = [
-            subprocess.Popen(
-                [*as_user(uid), *python.command, str(STEPS)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={
-                    **python.environment,
-                    "STALLWATCH_DIR": str(directory),
-                    "STALLWATCH_JOB": job,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(ranks),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": "29500",
-                },
-                start_new_session=True,
-            )
-            for rank in range(ranks)
-        ]
-        for process in self.processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+        command = [*as_user(uid), *python.command, str(STEPS)]
+        super().__init__(command, ranks, job, directory, python.environment, stderr)
 
     def pid(self, rank: int) -> int:
         return self.processes[rank].pid
-
-    def send(self, rank: int, number: signal.Signals) -> None:
-        self.processes[rank].send_signal(number)
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
