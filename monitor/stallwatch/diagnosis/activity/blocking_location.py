@@ -135,9 +135,10 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "vfork": ("filesystem", "is held by the kernel until a child that it started can run"),
     "gpu": ("gpu_sync", "waits in the GPU's driver"),
 }
+WAITS_FOR_A_KEY = "waits for the store"  # by the job's own line; a rendezvous waits in frames of torch's
 _HINTED: dict[Hint, tuple[Where, str]] = {
     "sleep": ("user_code", "sleeps"),
-    "store": ("store", "waits for the store"),
+    "store": ("store", WAITS_FOR_A_KEY),
     "lock": ("lock", "waits for a lock"),
     "queue": ("lock", "waits for a queue"),
     "join": ("lock", "waits for a thread or a background task"),

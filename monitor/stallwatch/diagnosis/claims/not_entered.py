@@ -123,12 +123,14 @@ def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confide
     )
     if any(_may_read_on(analysis, rank) or rank in analysis.graph.perhaps for rank in found):
         return "possible"  # or it waits for a message that its back end does not record
+    # Whoever is to set the key that they wait for may be one that went on without.
+    keyed = any(analysis.case.activity(rank).place.where == "store" for rank in found)
     if (
         worst == Strength.RECORDED
         and resolved
         and analysis.proven_stuck
         and analysis.whole_world_seen
-        and not contradicted
+        and not (contradicted or keyed)
     ):
         return "certain"
     if any(_may_be_in_transfer(analysis, rank) or _is_in_the_dark(analysis, rank) for rank in found):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
 from stallwatch.diagnosis.report.steps_by_wait import by_wait
 from stallwatch.diagnosis.report.text import format_location
@@ -115,6 +116,18 @@ def _socket(at: Stuck) -> list[NextStep]:
 
 
 def _store(at: Stuck) -> list[NextStep]:
+    if at.activity and at.activity.place.detail == WAITS_FOR_A_KEY:
+        return [
+            of_the_living(f"{at.stacks}; it waits at {at.line} for a key of the store that nobody has set."),
+            "Look in the code for what sets that key (`store.set`, `store.add`): a branch on the rank, an exception or "
+            "an early return kept it from that. A rank that went on may be the one.",
+            "Give the wait a time-out of its own (`store.wait([key], timedelta(minutes=5))`): its exception names the "
+            "key.",
+            of_the_living(
+                f"From {at.host} reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it and must be "
+                "alive."
+            ),
+        ]
     return [
         of_the_living(f"{at.stacks}; it waits at {at.line} for ranks that have not come."),
         "Let every rank of the job call init_process_group and new_group, in the same order, members or not.",

@@ -74,6 +74,7 @@ def test_every_place_has_steps_of_its_own() -> None:
             {"where": "filesystem", "detail": "waits for a terminal", "waits_on": "terminal /dev/pts/3 of node7"},
             "fuser -v /dev/pts/3",
         ),
+        ({"where": "store", "detail": "waits for the store"}, "a key of the store that nobody has set"),
         ({"where": "socket", "awaited_frame": LINE}, "the thread of its executor at /srv/job/train.py:88"),
         ({"where": "lock", "detail": "waits for a database"}, "which database"),
         ({"where": "user_code", "detail": "waits for input from a person"}, "/proc/4711/fd/0"),

@@ -16,6 +16,7 @@ STEPS = loop(world(4), 6)
 _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"
 _STEP = CodeFrame("step", "/srv/job/train.py", 12)
 IN_SYNC = (CodeFrame("synchronize", f"{_TORCH}cuda/__init__.py", 900), _STEP, SLEEPS[-1])
+AT_LOCK = (CodeFrame("Event.wait", "/usr/lib/python3.11/threading.py", 629), _STEP, SLEEPS[-1])
 IN_STORE = (CodeFrame("barrier", f"{_TORCH}distributed/elastic/utils/store.py", 180), _STEP, SLEEPS[-1])
 
 
@@ -70,6 +71,16 @@ def test_of_one_that_stands_at_the_store_nobody_knows_whom_it_waits_for_where_no
     receive = [_receives(0, 1), _receives(2, 0), _receives(3, 0)]
     assert _judged(*receive, _stands(1, IN_STORE)) == ("undecided", [])
     assert _judged(*receive, _stands(1, SLEEPS)) == ("not_entered", [1])
+
+
+@pytest.mark.parametrize(("frames", "confidence"), [(IN_STORE, "likely"), (AT_LOCK, "certain")])
+def test_who_waits_for_a_key_of_the_store_waits_for_whoever_sets_it(
+    frames: tuple[CodeFrame, ...], confidence: str
+) -> None:
+    """Rank 0 went on without setting it: that it is none of the others is not certain."""
+    ranks = (_waits(0, "nccl"), *(_stands(rank, frames, "nccl") for rank in (1, 2, 3)))
+    verdict = judge(replace(evidence(world_size=4), ranks=ranks, looks=2)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (1, 2, 3), confidence)
 
 
 def _absent(*ranks: RankEvidence) -> tuple[int, ...]:
