@@ -10,6 +10,7 @@ from stallwatch.bundle.deduplicate import OF_A_LOOK, Parsed, looks_of_former_liv
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.formats.recorder_table import CallSites, RecorderTable, expand
+from stallwatch.formats.stack_texts import at_end
 from stallwatch.model.evidence import (
     KernelLog,
     LogEvent,
@@ -19,6 +20,7 @@ from stallwatch.model.evidence import (
     RasCommunicator,
     RecordedGroup,
     Recorder,
+    Stacks,
 )
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import Heartbeat
@@ -56,7 +58,7 @@ def merged_rank(
         host=description.host_of(rank) or next((h.node for h in heartbeats if h.node), None),
         pid=next((pid for pid in pids if pid is not None), None),
         recorders=_recorders(rank, by_kind["recorder"], stacks, caveats),
-        stacks=as_the_node_numbers(by_kind["stacks"], by_kind["process"]),
+        stacks=as_the_node_numbers(by_kind["stacks"], by_kind["process"]) or _stacks_of_logs(parts),
         processes=tuple(by_kind["process"]),
         heartbeat=tuple(heartbeats),
         scenes=tuple(by_kind["scene"]),
@@ -70,6 +72,14 @@ def merged_rank(
         log_events=tuple(sorted((*(e for log in logs for e in log.events), *events), key=lambda e: (e.source, e.line))),
         summary=summary,
     )
+
+
+def _stacks_of_logs(parts: Sequence[Parsed]) -> tuple[Stacks, ...]:
+    """Of a rank of which nobody took stacks or looked at its process: those with which its own log ends."""
+    if any(part.kind == "process" for part in parts):
+        return ()
+    found = (at_end(part.value.lines, part.file.source) for part in parts if part.kind == "log")
+    return tuple(stacks for stacks in found if stacks is not None)[:1]
 
 
 def _recorders(

@@ -6,6 +6,7 @@ the version that it names tells the folder.
 
 import re
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -30,6 +31,10 @@ _FAULT_THREAD: Final = re.compile(
     r"(?P<current>Current t|T)hread (?P<id>0x[0-9A-Fa-f]+)(?: \[(?P<name>.*)\])? \(most recent call first\):\s*$"
 )
 _FAULT_FRAME: Final = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d{1,9}) in (?P<name>.+?)\s*$')
+_OF_FAULTS: Final = re.compile(  # a line of its output
+    r"Timeout \(\d+:|(?:Current t|T)hread 0x[0-9A-Fa-f]+ .*\(most recent call first\):|  File \"[^\"]*\", line \d+ in "
+    r"|  (?:\.\.\.|<no Python frame>)\s*$|Extension modules: "
+)
 # What a job may call its own files, too.
 _ALSO_A_JOB_S: Final = frozenset(("code", "test", "profile", "statistics", "platform", "types", "calendar", "this"))
 _OF_PYTHON: Final = frozenset(sys.stdlib_module_names) - _ALSO_A_JOB_S
@@ -62,6 +67,21 @@ def parse(data: bytes, source: str, look: int = 1) -> Stacks:
     if not threads:
         raise Unreadable("no stack of it could be read")
     return Stacks(source, look, threads[0].pid, threads)
+
+
+def at_end(lines: Sequence[str], source: str) -> Stacks | None:
+    """The stacks with which a process' own log ends, as faulthandler writes them; None where it ends in something
+    else, or in those of a crash."""
+    start = len(lines)
+    while start and (not lines[start - 1].strip() or _OF_FAULTS.match(lines[start - 1])):
+        start -= 1
+    if start and lines[start - 1].startswith("Fatal Python error"):
+        return None
+    reading = _Reading()
+    for line in lines[start:]:
+        reading.feed(line)
+    threads = reading.threads()
+    return Stacks(source, 1, None, threads) if threads else None
 
 
 class _Reading:

@@ -142,5 +142,26 @@ def test_stacks_without_a_frame_are_none() -> None:
         parse(b"Thread 4063 (idle)\n", "s")
 
 
+def test_stacks_at_the_end_of_a_rank_s_log_are_its_stacks(tmp_path: Path) -> None:
+    """faulthandler.dump_traceback_later, or a signal that somebody sent, writes them where the log goes."""
+    for rank in range(4):
+        told = "step 100 | loss 2.1\n" + fault_text(WAITS) + "\n" + fault_text(READS if rank == 2 else WAITS)
+        (tmp_path / f"rank{rank}.log").write_text(told)
+    evidence = load([tmp_path])
+    stand = [rank.stacks[0].threads[-1].frames[0].name for rank in evidence.ranks]
+    assert stand == ["wait", "wait", "read_shard", "wait"]
+    assert judge(evidence).verdicts[0].waiting == "0-1,3"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("Fatal Python error: Segmentation fault\n\n", ""), ("", "step 101 | loss 2.1\n")]
+)
+def test_stacks_of_a_crash_or_of_what_went_on_are_none(before: str, after: str, tmp_path: Path) -> None:
+    stacks = fault_text(READS).removeprefix("Timeout (0:10:00)!\n")
+    stacks = stacks.replace("Thread 0x00007f5b", "Current thread 0x00007f5b")
+    (tmp_path / "rank0.log").write_text(f"step 100 | loss 2.1\n{before}{stacks}{after}")
+    assert load([tmp_path]).ranks[0].stacks == ()
+
+
 def test_a_log_that_ends_in_stacks_stays_a_log() -> None:
     assert not is_stacks(("step 100 loss 2.1\n" + fault_text(READS)).encode())
