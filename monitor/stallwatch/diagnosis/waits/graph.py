@@ -153,6 +153,8 @@ def _collective_blockers(
                 blockers.append(Blocker(rank, lane, Strength.RECORDED))
             elif front is None and rank in moving:
                 unknown.append(rank)
+            elif front is not None and front.point.group == point.group and front.point.seq > point.seq:
+                unknown.append(rank)  # it has entered, and its ring has lost whether that ended
             elif front is not None and front.point != point:
                 blockers.append(Blocker(rank, lane, Strength.QUEUED))
     if not group.members_known and len(group.ranks) == 1:

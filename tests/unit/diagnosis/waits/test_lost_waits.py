@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
+from stallwatch.diagnosis.analysis import analyze_job
 from stallwatch.diagnosis.calls.sequences import find_departures
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import named_ends
@@ -154,3 +155,13 @@ def test_of_whose_first_waits_the_rings_are_lost_nobody_is_in_a_circle() -> None
     for lost, cause in ((0, "p2p_unmatched"), (3, "undecided")):
         verdict = judge(replace(told, ranks=(stands(0, lost), stands(1, lost), ended))).verdicts[0]
         assert verdict.cause == cause, (lost, verdict.summary)
+
+
+def test_who_waits_in_a_later_call_of_the_group_has_entered_the_earlier_one_that_its_ring_has_lost() -> None:
+    """The first of rank 1's ring is the fifth call of its pair: nothing shows that rank 0's fourth waits for it."""
+
+    told = [Rank(rank, (Call(PAIRS[0], line=20),) * 7, done).evidence() for rank, done in ((0, 3), (1, 4))]
+    cut = [replace(one, streams=(replace(one.streams[0], completed=0),)) for one in map(reduce_rank, told)]
+    assert [summary.pending[0].seq for summary in cut] == [4, 5]
+    roots = analyze_job(Case(cut, {}, 2, (), {rank.rank: rank for rank in told}, 2)).roots
+    assert (roots.cycles, roots.absent) == ((), ())
