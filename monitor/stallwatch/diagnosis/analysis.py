@@ -53,6 +53,8 @@ def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:
     )
 
 
+# Nobody suspects a hang before 5 s, and times of capture are accurate to a second or two.
+_YOUNG_NS = 3_000_000_000
 # What a rank tells of an end of its own, though its words on the wait are lost.
 _SAID_MORE = ("exception", "watchdog_end", "recorder_disabled", "failed_stack")
 
@@ -162,7 +164,25 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
             return False
         if not self.proven_stuck and (self.moves or (self.graph.moving and not self.graph.waits)):
             return False
+        if self._may_just_have_begun:
+            return False
         return bool(self.graph.waits or self.graph.unrecorded or self._some_stand_apart)
+
+    @property
+    def _may_just_have_begun(self) -> bool:
+        """One look alone shows the waits, none of them known to be longer than those of a job that runs, and no more
+        than half of the ranks in one: of an evaluation some come back before others. In a hang most of them wait."""
+        if self.proven_stuck or any(a.progress.moving is False for a in self.case.activities.values()):
+            return False
+        if 2 * len(self.waiting) > len(self.case.observed):
+            return False
+        return all(map(self._is_young, self.graph.waits)) if self.graph.waits else self.case.looks < 2
+
+    def _is_young(self, wait: Wait) -> bool:
+        captured_ns, created_ns = self.case.summaries[wait.rank].captured_at_ns, wait.pending.created_ns
+        if wait.pending.seen_before is not None or captured_ns is None or created_ns is None:
+            return False
+        return captured_ns - created_ns < _YOUNG_NS
 
     @property
     def _some_stand_apart(self) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
 from tests.builders.clock import SECOND_NS
 from tests.builders.job import SLEEPS, Rank, loop, world
 
@@ -135,6 +135,20 @@ def test_one_look_at_a_wait_that_is_not_old_names_a_rank_as_a_guess() -> None:
     """A job that moves looks the same for a moment."""
     verdict = judge(Evidence(4, "nccl", tuple(_one_early_look()), (), (), looks=1)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "possible")
+
+
+@pytest.mark.parametrize("dumped", [True, False])
+def test_one_look_at_a_young_wait_of_no_more_than_half_of_the_ranks_names_nobody(dumped: bool) -> None:
+    """Some come back from an evaluation before others. By stacks alone no wait has an age."""
+    c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    inside = (CodeFrame("all_reduce", c10d, 3000), *SLEEPS[1:])
+    told = [rank for rank in _one_early_look() if rank.rank in (0, 3)]
+    stacks = Rank(0, frames=inside, looks=1).evidence().stacks
+    told[0] = msgspec.structs.replace(told[0], stacks=stacks)
+    if not dumped:
+        told = [msgspec.structs.replace(rank, recorders=()) for rank in told]
+    verdict = judge(Evidence(4, "nccl", tuple(told), (), (), looks=1)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("undecided", ()), verdict.summary
 
 
 @_settings
