@@ -3,12 +3,13 @@ server that has nothing to do. What follows from that is decided in `progress.ki
 
 from collections.abc import Iterable, Sequence
 
-from stallwatch.diagnosis.activity.blocking_location import kernel_wait
+from stallwatch.diagnosis.activity.blocking_location import BlockingLocation, kernel_wait
 from stallwatch.diagnosis.activity.observed import JudgedThread, kind_of_helpers
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, hint, is_bounded, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.model.evidence import CodeFrame, RankEvidence, ThreadStack
 from stallwatch.progress.kinds import Doing
+from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 
 # Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
 _EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
@@ -16,6 +17,12 @@ _SERVERS = (
     "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
     "gunicorn.", "zmq.",
 )  # fmt: skip
+
+
+# Polls that are runnable at two looks by chance take more; a core that twenty busy processes share gives more.
+_STARVED_SHARE = 0.02
+_RUNS = frozenset(("busy_loop", "user_code", "gil", "unknown"))
+STARVES = "is ready to run and gets next to no processor time"
 
 
 def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
@@ -42,6 +49,22 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
         if now.thread and standing.where == "lock" and wait in ("futex", None)
         else None,
     )
+
+
+def without_a_turn(before: JudgedThread, now: JudgedThread, standing: BlockingLocation) -> BlockingLocation:
+    """Where a thread stands that is runnable at both looks and ran for next to nothing between them: a limit of
+    processor time, or a neighbour, keeps it from its line; that it keeps the GIL meanwhile is none of the line's."""
+    states = {before.kernel.state, now.kernel.state}
+    if before is now or states != {"R"} or standing.where not in _RUNS or standing.in_collective:
+        return standing
+    at_ns = [moment.look.process.at_ns if moment.look.process else None for moment in (before, now)]
+    ticks = before.kernel.cpu_ticks, now.kernel.cpu_ticks
+    if at_ns[0] is None or at_ns[1] is None or ticks[0] is None or ticks[1] is None:
+        return standing
+    seconds, ran = (at_ns[1] - at_ns[0]) / 1e9, (ticks[1] - ticks[0]) / CLOCK_TICKS_PER_SECOND
+    if seconds <= 0 or ran > _STARVED_SHARE * seconds:
+        return standing
+    return standing._replace(where="busy_loop", detail=STARVES, gpu_guessed=False)
 
 
 def begins_anew(before: JudgedThread, now: JudgedThread, ident: str) -> bool:

@@ -2,6 +2,7 @@
 person."""
 
 from stallwatch.diagnosis.activity import RankActivity
+from stallwatch.diagnosis.activity.doing import STARVES
 from stallwatch.diagnosis.report.step_context import Stuck
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import NextStep, Step, of_the_living
@@ -17,6 +18,8 @@ def by_wait(at: Stuck, activity: RankActivity) -> list[NextStep] | None:
         return _child(at, activity)
     if "pipe" in activity.place.detail and activity.place.where == "filesystem":
         return _pipe(at, writes=activity.place.detail.startswith("writes"))
+    if activity.place.detail == STARVES:
+        return _starved(at)
     if activity.place.detail == "waits for a terminal":
         return _terminal(at, activity.place.waits_on)
     if activity.place.detail == "waits for a database":
@@ -95,6 +98,20 @@ def _pipe(at: Stuck, *, writes: bool) -> list[NextStep]:
         "A named pipe (FIFO) blocks the one that opens it until the other side comes: see that the writer or reader "
         "was started, and is alive.",
         "Close the ends that a process does not use, so that a peer that dies is seen as the end of the stream.",
+    ]
+
+
+def _starved(at: Stuck) -> list[NextStep]:
+    return [
+        of_the_living(
+            f"On {at.host} see its limit of processor time: `cat /proc/{at.pid}/cgroup`, and of that group "
+            f"`cpu.stat` (nr_throttled) and `cpu.max`{at.place.clause('; the rank stands at')}."
+        ),
+        of_the_living(
+            f"See who has its cores: `taskset -cp {at.pid}`, `ps -eLo pid,psr,cls,ni,pcpu,args --sort=-pcpu | head`."
+        ),
+        "Give every rank cores of its own: no limit below what it takes (Kubernetes `resources.limits.cpu`, Slurm "
+        "`--cpus-per-task`), no two ranks bound to one core.",
     ]
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis.activity import RankActivity, read_activity
+from stallwatch.diagnosis.activity.doing import STARVES
 from stallwatch.model.evidence import (
     ChildProcess,
     GroupStatus,
@@ -44,14 +45,15 @@ def looks(
     ticks: tuple[int | None, int | None] = (None, None),
     before: Mapping[str, Any] = MappingProxyType({}),
     after: Mapping[str, Any] = MappingProxyType({}),
+    owns_gil: bool = False,
     **fields: Any,
 ) -> RankActivity:
     """Two looks five seconds apart; `before` and `after` are fields of the process looks."""
     return read_activity(
         rank(
             stacks=(
-                stacks(thread(stack(*first), active=state == "R")),
-                stacks(thread(stack(*second), active=state == "R"), look=2, source="stacks-2.json"),
+                stacks(thread(stack(*first), active=state == "R", owns_gil=owns_gil)),
+                stacks(thread(stack(*second), active=state == "R", owns_gil=owns_gil), look=2, source="stacks-2.json"),
             ),
             processes=(
                 process(state, wchan, look=1, ticks=ticks[0], at_seconds=10, **before),
@@ -98,6 +100,21 @@ def test_a_busy_loop_is_not_judged_by_being_busy() -> None:
     activity = looks(STEP, STEP, state="R", wchan=None, ticks=(100, 590))
     assert (activity.place.where, activity.progress.moving) == ("busy_loop", None)
     assert activity.progress.cpu_share == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize("owns_gil", [False, True])
+def test_who_is_ready_to_run_and_has_no_turn_does_not_compute(owns_gil: bool) -> None:
+    """A limit of processor time, or a neighbour of higher priority on the one core: runnable at both looks, and of five
+    seconds it ran for some hundredths. It keeps the GIL meanwhile, and its hook has no turn either."""
+    beat = own_record(pulse_ns=1, pulse_count=7)
+    activity = looks(STEP, STEP, state="R", wchan=None, ticks=(100, 103), owns_gil=owns_gil, heartbeat=(beat, beat))
+    assert (activity.place.where, activity.place.detail) == ("busy_loop", STARVES)
+    assert activity.progress.ends_by_itself == "compute"
+    for ticks in ((100, 150), (None, 103)):
+        assert looks(STEP, STEP, state="R", wchan=None, ticks=ticks).place.detail != STARVES
+    assert looks(STEP, STEP, wchan=None, ticks=(100, 103)).place.detail != STARVES
+    waits = looks(WAITS, WAITS, state="R", wchan=None, ticks=(100, 101))
+    assert waits.place.where == "lock", "a wait is one whoever takes its turn"
 
 
 def test_cpu_of_the_blocking_thread_moves_and_of_other_threads_does_not() -> None:
