@@ -5,7 +5,7 @@ or asked to end (SIGTERM) and left in order."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
@@ -235,7 +235,8 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     if signals & OWN_FAULTS or _raised(case, ends, signals):
         return None
     together = _are_together(case, ends)
-    by_one_signal = together and len(signals) == 1 and None not in signals
+    # Who gets no processor time dies long after a kill: of those that were seen to be killed it is told.
+    by_one_signal = len(signals) == 1 and None not in signals and _are_together(case, told)
     if len(told) < len(ends) and not (by_one_signal and _one_was_not_seen(told, ends)):
         return None
     asked = all(signal_of(end) == SIGTERM or (signal_of(end) is None and end.exit_code == 0) for end in told.values())
@@ -272,7 +273,7 @@ def _one_was_not_seen(told: dict[int, ProcessLook], ends: dict[int, ProcessLook 
     return len(unseen) < len(told) and min(unseen) >= first - AT_ONCE_NS
 
 
-def _are_together(case: Case, ends: dict[int, ProcessLook | None]) -> bool:
+def _are_together(case: Case, ends: Mapping[int, ProcessLook | None]) -> bool:
     """On each host, by its own clock; one rank of a host shows nothing."""
     times: dict[str | None, list[int]] = {}
     for rank, end in ends.items():

@@ -47,8 +47,9 @@ def test_a_job_of_which_most_were_seen_to_be_killed_at_once_has_no_culprit() -> 
     assert (verdict.cause, verdict.culprits) == ("job_ended", ())
 
 
-@pytest.mark.parametrize(("at", "cause"), [(5.1, "job_ended"), (4.5, "rank_exited")])
+@pytest.mark.parametrize(("at", "cause"), [(5.1, "job_ended"), (21.0, "job_ended"), (4.5, "rank_exited")])
 def test_of_ranks_that_were_killed_alike_one_may_have_gone_unseen_unless_it_went_first(at: float, cause: str) -> None:
+    """Who gets no processor time takes long to die, also of SIGKILL: 16 s after its peers, and nobody saw how."""
     killed = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (0, 2, 3)]
     verdict = judge(evidence(ended(1, at), *killed)).verdicts[0]
     assert verdict.cause == cause
