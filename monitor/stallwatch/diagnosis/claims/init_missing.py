@@ -181,7 +181,10 @@ def group_not_made(analysis: Analysis) -> Saying:
     calls = {_makes(case, rank) for rank in inside}
     is_made = calls != {""}
     calls = calls if is_made else {_connects(case, rank) for rank in inside}
-    if len(calls) != 1 or "" in calls or {*waits, *inside} != set(case.world) or len(waits) >= len(inside):
+    if len(calls) != 1 or "" in calls or {*waits, *inside} != set(case.world):
+        return None
+    lacking = _lacking(case, inside) if is_made else waits
+    if len(lacking) >= len(inside):
         return None
     members = [case.activity(rank).call.members for rank in inside]
     if not is_made and any(known is not None and not set(waits) & set(known) for known in members):
@@ -194,7 +197,7 @@ def group_not_made(analysis: Analysis) -> Saying:
         return None
     return Claim(
         cause="collective_mismatch",
-        culprits=waits,
+        culprits=lacking,
         # One look tells of no standstill; and a group of theirs may fail to connect as well.
         confidence="likely" if is_made and still else "possible",
         because=(
@@ -219,6 +222,15 @@ def group_not_made(analysis: Analysis) -> Saying:
             f"{'it' if is_made else f'the first {call} of a group'}{_at(case, inside)}.",
         ),
     )
+
+
+def _lacking(case: Case, makers: list[int]) -> tuple[int, ...]:
+    """Who else must come to the making of their group: all others of the job, or its members alone, where these make it
+    by themselves (use_local_synchronization): torch names such a group by a hash, and others by a number."""
+    given = {(call.members, call.group_name) for call in (case.activity(rank).call for rank in makers)}
+    members, name = next(iter(given))
+    alone = len(given) == 1 and members is not None and name is not None and not name.isdecimal()
+    return tuple(sorted(set(members if alone and members else case.world) - set(makers)))
 
 
 # Members wait for each other in the making of different groups: they make them in different orders, or of different

@@ -123,8 +123,8 @@ def _confidence(analysis: Analysis, found: list[int], resolved: bool) -> Confide
     )
     if any(_may_read_on(analysis, rank) or rank in analysis.graph.perhaps for rank in found):
         return "possible"  # or it waits for a message that its back end does not record
-    # Whoever is to set the key that they wait for may be one that went on without.
-    keyed = any(analysis.case.activity(rank).place.where == "store" for rank in found)
+    # Whoever is to set the key that they wait for, or to make their group with them, may be one that went on without.
+    keyed = any(analysis.case.activity(rank).place.in_store_or_init for rank in found)
     if (
         worst == Strength.RECORDED
         and resolved

@@ -85,6 +85,22 @@ def _told_by_hook(
 
 
 @pytest.mark.parametrize(
+    ("name", "cause", "culprits"), [("3b64ef6bdae4", "collective_mismatch", (1,)), ("7", "not_entered", (0, 2))]
+)
+def test_of_a_group_that_its_members_alone_make_the_member_that_went_on_is_named(
+    name: str, cause: str, culprits: tuple[int, ...]
+) -> None:
+    """new_group(use_local_synchronization=True), which torch names by a hash: rank 3 is none of its members. Every rank
+    must come to one with a number."""
+    makers = [Rank(rank, STEPS, len(STEPS), frames=MAKES, wchan="futex_do_wait") for rank in (0, 2)]
+    found = evidence(*makers, *(Rank(rank, (*STEPS, STEPS[0]), len(STEPS)) for rank in (1, 3)))
+    ranks = tuple(_told_by_hook(one, (0, 1, 2), name=name) if one.rank in (0, 2) else one for one in found.ranks)
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, culprits)
+    assert verdict.confidence != "certain"
+
+
+@pytest.mark.parametrize(
     ("given", "cause", "culprits"),
     [
         (((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3), (0, 3)), "group_order", (3,)),  # makes its second group first
