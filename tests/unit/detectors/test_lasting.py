@@ -5,7 +5,7 @@ import random
 import pytest
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.lasting import is_by_design
+from stallwatch.detectors.lasting import goes_on, has_lasted, is_by_design, is_from_start
 from stallwatch.detectors.looks import LOOK_NS, CounterSample, Looks, PeerRank, StepLook
 from stallwatch.detectors.waiting import Least
 
@@ -49,3 +49,52 @@ def test_a_rank_that_saves_now_and_then_is_known_among_steps_that_vary_much(save
     least = Least((0,), 20.0, 768, 0, share, peers)
     assert peers - share > 0.05
     assert is_by_design(looks, least) == by_design
+
+
+CALM, LATE, OTHER_LATE = (0, 0, 0, 0), (2, 0, 2, 2), (0, 2, 2, 2)
+
+
+def looked(*parts: tuple[int, tuple[int, ...]], count: int | None = None) -> Looks:
+    """So many looks, one a second, in which the ranks wait in so many of four moments."""
+    waits = [waited for many, waited in parts for _ in range(many)]
+    looks = tuple(StepLook(at * SECOND_NS, 4, one, one, steps=(at,) * 4) for at, one in enumerate(waits))
+    return Looks(tuple(member(rank, steps=1) for rank in range(4)), looks=looks, count=count or len(looks))
+
+
+def least(looks: int) -> Least:
+    """Rank 1 waits for half of a step less than its peers."""
+    return Least((1,), 20.0, looks, 0, 0.0, 0.5)
+
+
+def lasts(seconds: float, *parts: tuple[int, tuple[int, ...]]) -> bool:
+    return has_lasted(looked(*parts), least(10), int(seconds * SECOND_NS))
+
+
+def test_what_lasts_for_twenty_seconds_is_a_state_and_what_cost_five_in_less_is_where_it_is_new() -> None:
+    assert lasts(20.0, (10, LATE))
+    assert not lasts(19.9, (10, LATE)), "nothing was seen before"
+    new = ((40, CALM), (10, LATE))
+    assert lasts(10.0, *new)
+    assert not lasts(9.9, *new), "it has cost less"
+    assert not lasts(10.0, (29, CALM), (10, LATE)), "seen without it for less than three times as long"
+    assert not lasts(10.0, (15, CALM), (10, OTHER_LATE), (15, CALM), (10, LATE)), "another rank had its turn"
+    costly = Least((1,), 20.0, 10, 0, 0.0, 1.0)
+    assert not has_lasted(looked((40, CALM), (10, (4, 0, 4, 4))), costly, 7 * SECOND_NS), "no seven seconds are a state"
+    assert has_lasted(looked((40, CALM), (10, (4, 0, 4, 4))), costly, 8 * SECOND_NS)
+
+
+def test_it_goes_on_where_the_last_seconds_show_half_of_it() -> None:
+    assert goes_on(looked((40, LATE)), least(30))
+    assert goes_on(looked((32, LATE), (8, (1, 0, 1, 1))), least(30))
+    assert not goes_on(looked((30, LATE), (10, CALM)), least(30))
+    waits_itself = Least((1,), 20.0, 30, 0, 0.25, 0.75)
+    assert goes_on(looked((32, (3, 1, 3, 3)), (8, (2, 1, 2, 2))), waits_itself)
+
+
+def test_it_is_from_the_start_where_all_looks_show_it_and_they_are_since_the_first_steps() -> None:
+    assert is_from_start(looked((40, LATE)), 32, least(20))
+    assert not is_from_start(looked((40, LATE)), 33, least(20)), "how it began nobody saw"
+    assert not is_from_start(looked((20, CALM), (20, LATE)), 0, least(20))
+    assert is_from_start(looked((23, LATE)), 0, least(20)), "three looks say nothing else"
+    assert not is_from_start(looked((23, LATE), count=36), 0, least(20)), "those that say so are not kept"
+    assert is_from_start(looked((23, LATE), count=35), 0, least(20))

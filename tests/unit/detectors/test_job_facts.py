@@ -1,0 +1,37 @@
+"""What incidents ask of a job, from its ranks' histories."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from stallwatch.clock import SECOND_NS
+from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.job_facts import JobFacts, job_facts
+from tests.unit.detectors.test_why_slow import seen
+
+
+def of(history: NodeHistory, *, each: dict[str, Any] | None = None, **of_rank_2: Any) -> JobFacts:
+    """With these words of every rank's history, and those of rank 2's."""
+
+    def changed(rank: RankHistory) -> RankHistory:
+        return replace(rank, **((each or {}) | (of_rank_2 if rank.sample.rank == 2 else {})))
+
+    ranks = {field: tuple(map(changed, getattr(history, field))) for field in ("ranks",)}
+    (facts,) = job_facts(replace(history, **ranks))
+    return facts
+
+
+def test_a_job_has_a_hook_where_one_of_its_ranks_has() -> None:
+    assert of(seen()).hooked
+    assert of(seen(), heartbeat=None).hooked
+    assert not of(seen(), each={"heartbeat": None}).hooked
+
+
+@pytest.mark.parametrize(("ago", "debugged"), [(None, ()), (0.0, (2,)), (3.0, (2,)), (3.1, ())])
+def test_a_rank_is_debugged_until_three_seconds_after_its_tracer_was_seen(
+    ago: float | None, debugged: tuple[int, ...]
+) -> None:
+    history = seen()
+    traced_ns = None if ago is None else history.at_ns - int(ago * SECOND_NS)
+    assert of(history, traced_ns=traced_ns).debugged == debugged
