@@ -65,7 +65,7 @@ def _made_its_own(
     Only where all members were recorded: a rank's habits by themselves change with the phases of its program.
     """
     members = case.groups[group]
-    if not members.members_known or len(case.streams[group]) < len(members.ranks):
+    if not _are_whole(case, group):
         return None
     departed = [one for one in departures if one.seq and case.group_of[one.rank, one.found.stream] == group]
     if not departed:
@@ -76,6 +76,16 @@ def _made_its_own(
     if len(members.ranks) <= 2 and not _is_habit(case, first):
         return None
     return ShiftedCalls(first, group, seq, None)
+
+
+def _are_whole(case: Case, group: int) -> bool:
+    """Whether the records of all members were read to their end: what a file has lost is not left out by its rank."""
+    known, read = case.groups[group], case.streams[group]
+    return (
+        known.members_known
+        and len(read) >= len(known.ranks)
+        and not any(case.summaries[rank].cut_short for rank in read)
+    )
 
 
 def _is_habit(case: Case, departure: SequenceBreak) -> bool:
@@ -92,8 +102,7 @@ def _left_out(case: Case, departures: Sequence[SequenceBreak], group: int, last_
     from other lines than all others, who made just that call there."""
     members = case.streams[group]
     departed = [one for one in departures if one.rank in members and one.expected]
-    whole = case.groups[group].members_known and len(members) >= len(case.groups[group].ranks)
-    if len(departed) != 1 or not whole:
+    if len(departed) != 1 or not _are_whole(case, group):
         return None
     rank, due = departed[0].rank, departed[0].expected[0]
     for seq in range(max(member.stream.first_seq for member in members.values()), last_seq + 1):

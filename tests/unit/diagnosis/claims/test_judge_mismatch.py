@@ -1,6 +1,7 @@
 """Verdicts about calls that do not fit each other."""
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
@@ -113,6 +114,18 @@ def test_one_call_too_many_that_paired_is_blamed_not_the_difference_that_shows_l
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (1,), "likely")
     assert verdict.mismatch is not None
     assert (verdict.mismatch.kind, verdict.mismatch.found) == ("count", "one all_reduce more")
+
+
+def test_what_a_dump_that_broke_off_has_lost_is_not_left_out_by_its_rank() -> None:
+    """All ranks stand in one call of theirs, and rank 0 made one that the others did not: by all that is left of it."""
+    steps = tuple(Call(W4, "alltoall_base", line=line) for _ in range(4) for line in (10, 11))
+    extra = Call(W4, "alltoall_base", 3, line=44)
+    odd = Rank(0, (*steps, extra, steps[0]), len(steps) + 1).evidence()
+    told = evidence(*(Rank(r, (*steps, *steps[:2]), len(steps) + 1) for r in (1, 2, 3)), world_size=4)
+    for cut, culprits in ((False, (0,)), (True, ())):
+        dumps = tuple(replace(recorder, cut_short=cut) for recorder in odd.recorders)
+        ranks = (replace(odd, recorders=dumps), *told.ranks)
+        assert judge(replace(told, ranks=ranks)).verdicts[0].culprits == culprits
 
 
 def test_calls_from_other_lines_on_both_sides_are_a_new_phase_of_the_program() -> None:
