@@ -219,7 +219,7 @@ def test_service_of_another_job_is_not_asked(services: list[Service], tmp_path: 
     (attempt,) = take(tmp_path / "a", "always", first)
     assert attempt.answered
     (attempt,) = take(tmp_path / "b", "always", other)
-    assert (attempt.answered, "tells of another job" in attempt.detail) == (False, True)
+    assert (attempt.answered, "tell of another job" in attempt.detail) == (False, True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
