@@ -20,7 +20,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.incidents import silence
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import IncidentTable
-from stallwatch.incidents.looking import early_judgement_ns
+from stallwatch.incidents.looking import due_ns
 from stallwatch.incidents.messages import Event
 from stallwatch.loop.actions import ActionRunner
 from stallwatch.loop.bundle_store import BundleStore
@@ -141,7 +141,7 @@ class Daemon:
                 return False
         earliest_ns = self._clock.monotonic_ns() + _CLOSEST_TICKS_NS
         with self._guard.stage("incidents", "due"):
-            for moment_ns in (self._detected.due_ns, *map(early_judgement_ns, self._lives.active)):
+            for moment_ns in (self._detected.due_ns, *map(due_ns, self._lives.active)):
                 if moment_ns is not None:  # there is something to do before the next tick would come
                     schedule.hasten(max(moment_ns, earliest_ns))
         while not self._stopping and schedule.remaining_seconds() > 0:

@@ -11,7 +11,7 @@ from stallwatch.incidents import judged, life_cycle, looking, shared, silence, s
 from stallwatch.incidents.afterwards import REQUESTED, afterwards
 from stallwatch.incidents.escalation import deserved, is_held, planned
 from stallwatch.incidents.incident_names import incident_id
-from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, numbered
+from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, died, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
     Acknowledged,
@@ -154,7 +154,10 @@ class Engine:
         if family == "request":
             later = now.at_ns + int(self._config.stall.second_look_seconds * 1e9)
             life = replace(life, confirmed_ns=later, next_look_ns=later)
-        actions += [Note(incident.incident_id, what), Save(incident), StartCapture(incident, 1)]
+        if died(findings):
+            life = looking.after_a_death(incident, family, now.at_ns)
+        actions += [Note(incident.incident_id, what), Save(incident)]
+        actions += [StartCapture(incident, 1)] if life.capturing else []
         return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
 
     def _live(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:

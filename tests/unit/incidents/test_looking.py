@@ -1,9 +1,9 @@
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.incidents.looking import early_judgement_ns, is_known_to_stand
-from stallwatch.incidents.messages import Judge
-from tests.unit.incidents.stories import SECOND, START, Story, finding, of, report, stall
+from stallwatch.incidents.looking import due_ns, is_known_to_stand
+from stallwatch.incidents.messages import Judge, StartCapture
+from tests.unit.incidents.stories import SECOND, START, Story, facts, finding, of, report, stall
 
 
 @pytest.mark.parametrize(
@@ -47,17 +47,30 @@ def test_a_wait_of_seconds_of_which_nobody_was_told_is_not_held_for_long() -> No
 def test_a_stop_whose_look_takes_its_time_is_judged_at_a_moment_that_is_known_before() -> None:
     story = Story()
     story.at(6, finding("stopped", resolvable=False))
-    moment_ns = early_judgement_ns(story.life)
+    moment_ns = due_ns(story.life)
     assert moment_ns == START + int(6.4 * SECOND)
     assert not of(story.at(6.3, finding("stopped", resolvable=False)), Judge)
     assert of(story.at(6.4, finding("stopped", resolvable=False)), Judge)
-    assert early_judgement_ns(story.life) is None
+    assert due_ns(story.life) is None
+
+
+def test_a_death_is_looked_at_when_the_ends_of_those_that_went_with_it_can_be_known() -> None:
+    """Look and tick come a quarter of a second later; nothing of it is judged or over before."""
+    story, death = Story(), finding("exit", resolvable=False)
+    assert not of(story.at(6, death), StartCapture)
+    assert due_ns(story.life) == START + int(6.25 * SECOND)
+    assert not of(story.at(6.1, death, jobs=[facts(alive=())]), StartCapture)
+    (begun,) = of(story.at(6.25, death, jobs=[facts(alive=())]), StartCapture)
+    assert (begun.look, due_ns(story.life)) == (1, None)
+    story.looked()
+    story.judged(report("rank_exited"))
+    assert story.incident.severity == "critical"
 
 
 def test_what_is_not_known_without_its_look_waits_for_that() -> None:
     story = Story()
     story.at(6, stall("confirmed"))
-    assert early_judgement_ns(story.life) is None
+    assert due_ns(story.life) is None
 
 
 def test_what_came_while_a_look_was_judged_is_judged_as_well() -> None:
