@@ -11,7 +11,7 @@ from stallwatch.incidents import judged, life_cycle, looking, shared, silence, s
 from stallwatch.incidents.afterwards import REQUESTED, afterwards
 from stallwatch.incidents.escalation import deserved, is_held, planned
 from stallwatch.incidents.incident_names import incident_id
-from stallwatch.incidents.life import Family, IncidentLife, IncidentTable, died, numbered
+from stallwatch.incidents.life import ENDS_TOGETHER_NS, Family, IncidentLife, IncidentTable, died, numbered
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import (
     Acknowledged,
@@ -262,9 +262,10 @@ def _with_findings(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int
     if life.family == "slow" and not (life.capturing or life.judging) and slowness.has_changed(life.incident):
         due = life.look_ns + _NEWS_NS
         life = replace(life, next_look_ns=max(due, at_ns) if life.next_look_ns is None else min(due, life.next_look_ns))
-    died = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
-    if died and (verdict is None or not verdict.traits.accuses or life.incident.severity == "none"):
-        life = replace(life, next_look_ns=at_ns)  # what was seen before a death or a stop does not show it
+    final = {f.detector for f in findings if not f.resolvable} - {f.detector for f in before if not f.resolvable}
+    if final and (verdict is None or not verdict.traits.accuses or life.incident.severity == "none"):
+        # What was seen before a death or a stop does not show it.
+        life = replace(life, next_look_ns=at_ns + (ENDS_TOGETHER_NS if died(findings) and not died(before) else 0))
     return life
 
 

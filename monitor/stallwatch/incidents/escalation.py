@@ -7,7 +7,7 @@ from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import IncidentLife, died
+from stallwatch.incidents.life import IncidentLife, died, looks_soon
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
 from stallwatch.model.verdict import Verdict
 from stallwatch.progress.patience import Plan, Standstill, being_debugged, plan
@@ -46,7 +46,7 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Clo
     if life.family == "hang" and (facts is None or not facts.alive):
         if not _died(verdict, exited=exited, failed=facts is not None and facts.failed):
             return Plan((), "the job is over, and did not die of what was found")
-        if life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= now.at_ns):
+        if looks_soon(life, now.at_ns):
             return Plan((), "it is still looked at how the job ended")
         return Plan(((now.at_ns, "warning" if verdict and verdict.confidence == "possible" else "critical"),))
     if life.family != "hang" and facts is not None and facts.debugged and not config.tell.terminals:

@@ -37,6 +37,18 @@ class IncidentLife(msgspec.Struct, frozen=True):
     adopted_ns: int | None = None  # taken over from a daemon before this one
 
 
+# Who is ended together, by hand or by a launcher (torchrun looks for ends ten times a second), is within this time, and
+# the sensors see how. A look that began at once found them gone and could not tell: on a quiet machine one of four that
+# were killed together was told as the first to end.
+ENDS_TOGETHER_NS = 250_000_000
+
+
+def looks_soon(life: IncidentLife, at_ns: int) -> bool:
+    """Whether a look is under way, or judged, or begins at this moment, be it that of a death."""
+    planned = life.next_look_ns is not None and life.next_look_ns <= at_ns + ENDS_TOGETHER_NS
+    return life.capturing or life.judging or planned
+
+
 def died(findings: Iterable[Finding]) -> bool:
     """Whether a rank's end is among what was found: the first to go, as the exit detector tells it."""
     return any(finding.detector == "exit" for finding in findings)

@@ -10,7 +10,7 @@ from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import shared
 from stallwatch.incidents.afterwards import REQUESTED, afterwards
-from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable, died
+from stallwatch.incidents.life import Cooldown, Family, IncidentLife, IncidentTable, died, looks_soon
 from stallwatch.incidents.looking import noted
 from stallwatch.incidents.messages import Action, CancelCapture, Discard
 from stallwatch.model.finding import Finding
@@ -99,9 +99,8 @@ def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> b
     if verdict is None:
         return _age(life.confirmed_ns, at_ns) < _VERDICT_SECONDS
     # It died of something after a look that did not tell why it stood, or of which nobody was told.
-    looks = life.capturing or life.judging or (life.next_look_ns is not None and life.next_look_ns <= at_ns)
     unsaid = not verdict.traits.accuses or life.incident.severity == "none"
-    asked = unsaid and died(findings) and (looks or life.judged_look < life.looks)
+    asked = unsaid and died(findings) and (looks_soon(life, at_ns) or life.judged_look < life.looks)
     return asked and _age(max(life.look_ns, life.confirmed_ns), at_ns) < _VERDICT_SECONDS
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import Family, IncidentLife, died
+from stallwatch.incidents.life import ENDS_TOGETHER_NS, Family, IncidentLife, died
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
@@ -19,7 +19,6 @@ _LAST_REPEAT_SECONDS = 300.0
 _SETTLED_SECONDS = 3.0
 # A stop needs no stack and no recorder to be known: it is judged once before its first look is ready.
 _EARLY_SECONDS = 0.4
-_ENDS_TOGETHER_NS = 250_000_000  # torchrun looks for ends ten times a second
 # The third look of what stays undecided comes half a minute into it; a wait that passes has mostly passed by then.
 _STANDS_SECONDS = 20.0
 _BEFORE_SECONDS = 15.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
@@ -161,15 +160,13 @@ def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: lis
 
 
 def after_a_death(incident: Incident, family: Family, now_ns: int) -> IncidentLife:
-    """An incident that begins with a rank's end. Who is ended with it, by hand or by a launcher, is within this moment,
-    and the sensors see how. A look that began at once found them gone and could not tell: of four that were killed
-    together, one was told as the first to end."""
-    return IncidentLife(incident, family, confirmed_ns=now_ns, next_look_ns=now_ns + _ENDS_TOGETHER_NS)
+    """An incident that begins with a rank's end."""
+    return IncidentLife(incident, family, confirmed_ns=now_ns, next_look_ns=now_ns + ENDS_TOGETHER_NS)
 
 
 def due_ns(life: IncidentLife) -> int | None:
     """When something of an incident is to be done that cannot wait for the next tick; None: nothing is."""
-    return life.next_look_ns if life.looks == 0 else _early_judgement_ns(life)
+    return life.next_look_ns if died(life.incident.findings) else _early_judgement_ns(life)
 
 
 def _early_judgement_ns(life: IncidentLife) -> int | None:

@@ -135,8 +135,8 @@ def test_a_jobs_end_waits_for_the_verdict_that_is_still_to_come(changes: dict[st
     [
         ("undecided", {"capturing": True}, "exit", True),
         ("undecided", {"judging": True}, "exit", True),
-        ("undecided", {"next_look_ns": AT}, "exit", True),
-        ("undecided", {"next_look_ns": AT + 1}, "exit", False),
+        ("undecided", {"next_look_ns": AT + 250_000_000}, "exit", True),
+        ("undecided", {"next_look_ns": AT + 250_000_001}, "exit", False),
         ("undecided", {"looks": 2}, "exit", True),
         ("undecided", {}, "exit", False),
         ("undecided", {"capturing": True}, "stall", False),

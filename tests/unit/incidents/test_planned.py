@@ -86,9 +86,9 @@ def test_who_died_of_what_was_found_is_told_once_nothing_looks_at_it_any_more() 
         ((NOW_NS, "warning"),)
     )
     waits = Plan((), "it is still looked at how the job ended")
-    for looks in ({"capturing": True}, {"judging": True}, {"next_look_ns": NOW_NS}):
+    for looks in ({"capturing": True}, {"judging": True}, {"next_look_ns": NOW_NS + 250_000_000}):
         assert plan_of(replace(dead, **looks), gone) == waits
-    assert plan_of(replace(dead, next_look_ns=NOW_NS + 1), gone).stages, "a look that is far off is none"
+    assert plan_of(replace(dead, next_look_ns=NOW_NS + 250_000_001), gone).stages, "a look that is far off is none"
 
 
 def test_a_job_that_is_ending_gets_its_time() -> None:
