@@ -44,9 +44,13 @@ ENDS_TOGETHER_NS = 250_000_000
 
 
 def looks_soon(life: IncidentLife, at_ns: int) -> bool:
-    """Whether a look is under way, or judged, or begins at this moment, be it that of a death."""
-    planned = life.next_look_ns is not None and life.next_look_ns <= at_ns + ENDS_TOGETHER_NS
-    return life.capturing or life.judging or planned
+    """Whether a look is under way, or judged, or begins soon."""
+    return life.capturing or life.judging or begins_soon(life, at_ns)
+
+
+def begins_soon(life: IncidentLife, at_ns: int) -> bool:
+    """Whether a look begins at this moment or, as that of a death does, shortly after it."""
+    return life.next_look_ns is not None and life.next_look_ns <= at_ns + ENDS_TOGETHER_NS
 
 
 def died(findings: Iterable[Finding]) -> bool:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.incidents import slowness
-from stallwatch.incidents.life import ENDS_TOGETHER_NS, Family, IncidentLife, died
+from stallwatch.incidents.life import ENDS_TOGETHER_NS, Family, IncidentLife, begins_soon, died
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
 from stallwatch.incidents.recurrence import recurrence
 from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
@@ -146,6 +146,8 @@ def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: lis
             actions.append(CancelCapture(life.incident.incident_id))
         life = replace(life, looks=life.looks + 1, look_ns=now_ns, capturing=True, ready=False, next_look_ns=None)
         actions.append(StartCapture(life.incident, life.looks))
+    if died(life.incident.findings) and begins_soon(life, now_ns):
+        return life  # what was seen before shows nothing of it
     confirmed = life.confirmed_ns is not None and life.confirmed_ns <= now_ns
     # Times of arrival settle what statistics only suspect: for a slow rank the first look is worth a judgement.
     worth_it = confirmed or life.family == "slow"

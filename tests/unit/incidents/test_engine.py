@@ -72,7 +72,8 @@ def test_a_decided_verdict_is_not_judged_again_by_details() -> None:
 @pytest.mark.parametrize(("detector", "cause"), [("exit", "rank_exited"), ("stopped", "process_stopped")])
 def test_what_cannot_resolve_itself_is_judged_by_one_look_and_told_as_critical(detector: str, cause: str) -> None:
     story = Story()
-    story.at(1, finding(detector, resolvable=False))
+    for second in (1, 1.25):
+        story.at(second, finding(detector, resolvable=False))
     assert of(story.looked(), Judge)
     story.judged(report(cause))
     assert story.severity == "critical"
