@@ -21,6 +21,7 @@ _ALLOWED = 2.0  # times their interval of 95 %: they were chosen as those that s
 _APART = 0.3  # of the cost: of looks at four moments a second
 _MISSED = 20.0  # times as long as its steps take: nobody looked there, as in a phase
 _WITHOUT = 0.35  # of the difference: less is a job without them
+_TOLD_SHARE = 0.1  # of a step: slow.cost_share by default
 _LOST = 0.15  # of what they seem to cost; a step that has become longer or shorter by less is as long as it was
 
 
@@ -58,7 +59,12 @@ def costs_nothing(
     rate, each by its own clock (a loader that gives so many batches a second, an environment), and who was late once
     stays late; or work has moved."""
     found = _by_looks(looks, peers, ranks, alive, LEAST_LOOKS) if before_seconds else None
-    return found is not None and abs(found[0].step_seconds - before_seconds) <= _LOST * found[0].cost_seconds
+    if found is None:
+        return False
+    # Under NCCL looks tell what it costs at most: a tenth of a step, which people want to know of, is less than a share
+    # of that.
+    least = min(found[0].cost_seconds, _TOLD_SHARE * found[0].step_seconds) if looks.nccl else found[0].cost_seconds
+    return abs(found[0].step_seconds - before_seconds) <= _LOST * least
 
 
 def _by_looks(

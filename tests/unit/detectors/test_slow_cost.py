@@ -69,6 +69,12 @@ def test_who_was_late_once_in_a_job_that_keeps_a_rate_costs_it_nothing(backend: 
     assert not _findings(job, 120)
 
 
+def test_a_tenth_of_a_step_is_told_where_hosts_run_ahead_and_looks_tell_a_cost_at_most() -> None:
+    """Others wait for a host for most of each step, of which the step becomes longer by a tenth: this is not as long."""
+    found = _findings(Job("sleep", 4, 0.1, 1, 60.0, "nccl ahead", jitter=0.02), 100)
+    assert any(finding.stage == "confirmed" and finding.ranks == (1,) for finding in found)
+
+
 @pytest.mark.parametrize("stands", [0.0, 77.0])
 def test_who_needs_longer_than_the_rate_that_its_job_keeps_is_slow(stands: float) -> None:
     """Also after the job has stood for a while, which is no step's usual length."""
