@@ -70,7 +70,7 @@ def test_who_was_late_once_in_a_job_that_keeps_a_rate_costs_it_nothing(backend: 
 
 
 def test_a_tenth_of_a_step_is_told_where_hosts_run_ahead_and_looks_tell_a_cost_at_most() -> None:
-    """Others wait for a host for most of each step, of which the step becomes longer by a tenth: this is not as long."""
+    """Others wait for a host for most of each step, of which the step becomes longer by a tenth."""
     found = _findings(Job("sleep", 4, 0.1, 1, 60.0, "nccl ahead", jitter=0.02), 100)
     assert any(finding.stage == "confirmed" and finding.ranks == (1,) for finding in found)
 
