@@ -1,6 +1,7 @@
 """Jobs of several nodes that ask one server, which stops answering: what people get (root, iproute2, torch):
 
     python -m tests.bench.bench_company_live [--nodes 3] [--place redis|file] [--voice slack|alertmanager|hurried]
+        [--other-version FOLDER]
 
 A node is a set of namespaces with a daemon and a job of two ranks of its own (bench_fleet_live); they have the meeting
 place in common, a server in the place of Slack (behind a real Alertmanager with the shipped configuration where that is
@@ -20,7 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.fleet_nodes import HOST, Cluster
+from tests.bench.fleet_engines import HOST
+from tests.bench.fleet_nodes import Cluster
 from tests.e2e.alertmanager import alertmanager_server
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "one_server.py"
@@ -38,7 +40,7 @@ def _said(cluster: Cluster, known: int, struck: float) -> None:
         print(f"    +{at - struck:.1f} s from {who}: {text[:300]}", flush=True)
 
 
-def play(nodes: int, place: str, voice: str) -> bool:
+def play(nodes: int, place: str, voice: str, other_version: Path | None) -> bool:
     """One story; return whether it was told once, with all in it."""
     folder = Path(tempfile.mkdtemp(prefix="company-live-"))
     folder.chmod(0o755)
@@ -46,13 +48,13 @@ def play(nodes: int, place: str, voice: str) -> bool:
         cluster = stack.enter_context(Cluster(folder, nodes, _PER_NODE, place, "gloo").running())
         silent = stack.enter_context(socket.create_server((HOST, 0), backlog=64))
         os.environ["ONE_SERVER"] = f"{HOST}:{silent.getsockname()[1]}"
+        cluster.other_version = other_version
         cluster.settings = {"tell": {"network_seconds": str(_PATIENCE_SECONDS)}}
         if voice != "slack":
             hurried = voice == "hurried"
             address = stack.enter_context(alertmanager_server(cluster.slack.url, folder, HOST, hurried=hurried))
             cluster.settings |= {"alertmanager": {"urls": f"http://{address}"}, "slack": {}}
-        if place == "redis":
-            cluster.redis.start()
+        cluster.engine.start()
         cluster.watch()
         jobs = [f"job-{node.number}" for node in cluster.nodes]
         for node, job in zip(cluster.nodes, jobs, strict=True):
@@ -88,8 +90,9 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--place", choices=("redis", "file"), default="redis")
     parser.add_argument("--voice", choices=("slack", "alertmanager", "hurried"), default="slack")
+    parser.add_argument("--other-version", type=Path, help="a folder with `stallwatch`: of the last node's daemon")
     options = parser.parse_args()
-    return 0 if play(options.nodes, options.place, options.voice) else 1
+    return 0 if play(options.nodes, options.place, options.voice, options.other_version) else 1
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Nodes as namespaces of this machine, each with a daemon and ranks of one job, a meeting place, and a server in the
-place of Slack: what bench_fleet_live.py plays its scenarios on."""
+"""Nodes as namespaces of this machine, each with a daemon and ranks of one job, a meeting place (fleet_engines), and a
+server in the place of Slack: what bench_fleet_live.py plays its scenarios on."""
 
 import contextlib
 import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,13 +19,12 @@ from stallwatch.demo.daemon_child import DaemonChild, tail
 from stallwatch.demo.draw import drawn_rank
 from stallwatch.demo.job import PROGRAMS, end_processes, job_environment
 from stallwatch.outputs.client import Client
-from tests.builders.redis_server import start_redis
+from tests.bench.fleet_engines import HOST, NET, Disk, Engine, Redis
 
-SLOW = Path(__file__).parent.parent / "programs" / "slow_rank.py"
-_NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+_OURS = Path(__file__).parent.parent / "programs"
+SLOW, RATE = _OURS / "slow_rank.py", _OURS / "keeps_a_rate.py"
 _TAG = f"sw{os.getpid() % 10000}"  # an interface's name has 15 characters
 _PLAYS = itertools.count()  # a namespace's links outlive it for a moment
-HOST = f"{_NET}.1"
 
 
 def sh(*command: str) -> None:
@@ -56,70 +54,12 @@ class Slack:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
-class Redis:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, 7000 + os.getpid() % 2000
-        self.process: subprocess.Popen[bytes] | None = None
-        self.asked_at = self.port  # by the nodes
-
-    def answer_after(self, seconds: float) -> None:
-        """Nodes ask it through another port, where each answer takes so long."""
-        listener = socket.create_server((HOST, 0))
-        self.asked_at = listener.getsockname()[1]
-
-        def hand_on(source: socket.socket, sink: socket.socket, after: float) -> None:
-            with contextlib.suppress(OSError):
-                while data := source.recv(1 << 16):
-                    time.sleep(after)
-                    sink.sendall(data)
-            sink.close()
-
-        def serve() -> None:
-            while True:
-                node, _ = listener.accept()
-                server = socket.create_connection((HOST, self.port))
-                for pair in ((node, server, 0.0), (server, node, seconds)):
-                    threading.Thread(target=hand_on, args=pair, daemon=True).start()
-
-        threading.Thread(target=serve, daemon=True).start()
-
-    def start(self) -> None:
-        self.process = start_redis(self.folder, "--port", str(self.port), "--requirepass", "secret", bind=HOST)
-
-    def ask(self, *words: str) -> None:
-        command = ("redis-cli", "--no-auth-warning", "-h", HOST, "-p", str(self.port), "-a", "secret", *words)
-        for _ in range(100):  # it may be starting
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.stdout.strip() == "OK":
-                return
-            time.sleep(0.1)
-        raise OSError(f"{words}: {done.stdout}{done.stderr}")
-
-    def fill(self) -> None:
-        """It has no room for anything more."""
-        self.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-        self.ask("CONFIG", "SET", "maxmemory", "1")
-
-    def mend(self) -> None:
-        self.ask("CONFIG", "SET", "maxmemory", "0")
-
-    def obey_nobody(self) -> None:
-        """A replica of a primary that is not there."""
-        self.ask("REPLICAOF", "127.0.0.1", "1")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
-
-
 class Node:
     def __init__(self, number: int, folder: Path) -> None:
         self.number, self.name = number, f"node-{number}"
         self.folder = folder / self.name
         self.folder.mkdir()
-        self.address = f"{_NET}.{10 + number}"
+        self.address = f"{NET}.{10 + number}"
         self.net = f"{_TAG}p{next(_PLAYS)}n{number}"
         self.init: subprocess.Popen[bytes] | None = None
         self.daemon: DaemonChild | None = None
@@ -143,8 +83,10 @@ class Node:
     def enter(self) -> list[str]:
         return ["nsenter", "-t", str(self.pid), "-n", "-p", "-u", "-m", "--"]
 
-    def watch(self, settings: dict[str, dict[str, str]]) -> None:
-        command = (*self.enter(), sys.executable, "-m", "stallwatch.cli")
+    def watch(self, settings: dict[str, dict[str, str]], source: Path | None = None) -> None:
+        """`source`: where another version of the package is."""
+        version = ("env", f"PYTHONPATH={source}") if source is not None else ()
+        command = (*self.enter(), *version, sys.executable, "-m", "stallwatch.cli")
         self.daemon = DaemonChild(self.folder, os.environ, settings, command)
         self.daemon.start()
 
@@ -231,14 +173,13 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int, per_node: int, place: str, backend: str) -> None:
         self.folder, self.place, self.per_node, self.backend = folder, place, per_node, backend
         self.nodes = [Node(number, folder) for number in range(nodes)]
-        self.redis = Redis(folder)
+        self.engine: Engine = Redis(folder) if place == "redis" else Disk(folder)
         (folder / "key").write_text("a secret of at least sixteen bytes")
         (folder / "password").write_text("secret")
-        self.shared = folder / "shared"
-        self.shared.mkdir(mode=0o700)
         self.proves_nothing = False  # no node alone can: told as undecided, when the patience with that is over
         self.settings: dict[str, dict[str, str]] = {}  # that take the place of those sections
         self.program, self.seed = PROGRAMS / "feature_cache.py", 5
+        self.other_version: Path | None = None  # of the package, for the daemon of the last node
 
     @contextlib.contextmanager
     def running(self) -> Iterator["Cluster"]:
@@ -247,19 +188,19 @@ class Cluster:
             sh("ip", "addr", "add", f"{HOST}/24", "dev", f"{_TAG}b")
             sh("ip", "link", "set", f"{_TAG}b", "up")
             self.slack = Slack()
+            self.engine.prepare()
             for node in self.nodes:
                 node.up()
             yield self
         finally:
+            self.engine.end()  # first: who waits for it in the kernel cannot be ended
             for node in self.nodes:
                 node.down()
-            self.redis.stop()
             with contextlib.suppress(Exception):
                 sh("ip", "link", "del", f"{_TAG}b")
 
     def watch(self) -> None:
-        url = f"redis://{HOST}:{self.redis.asked_at}" if self.place == "redis" else f"file://{self.shared}"
-        fleet = {"url": url, "key_file": str(self.folder / "key")}
+        fleet = {"url": self.engine.url, "key_file": str(self.folder / "key")}
         if self.place == "redis":
             fleet["password_file"] = str(self.folder / "password")
         settings = {"fleet": fleet, "slack": {"webhook_url": self.slack.url}, "daemon": {}}
@@ -272,13 +213,14 @@ class Cluster:
                 "state_directory": str(node.folder / "state"),
                 "run_directory": str(node.folder / "run"),
             }
-            node.watch(settings)
+            node.watch(settings, self.other_version if node is self.nodes[-1] else None)
 
     def train(self, *arguments: str) -> None:
         given = ["--fault-step", "40", "--seed", str(self.seed), *arguments]
         if self.program == SLOW:
-            given = ["--by", "sleep", "--extra", "0.5", "--slow-rank", str(self.culprit), "--healthy-seconds", "25"]
-            given += ["--seconds", "120"]
+            given = ["--by", "sleep", "--slow-rank", str(self.culprit), "--healthy-seconds", "25", *arguments]
+        if self.program == RATE:
+            given = ["--late-rank", str(self.culprit), *arguments]
         given += ["--backend", self.backend]
         for node in self.nodes:
             node.train(self.program, given, len(self.nodes), self.per_node, self.nodes[0].address)
@@ -302,11 +244,15 @@ class Cluster:
 
     def _mark(self) -> float | None:
         if self.program == SLOW:
-            said = (self.nodes[0].folder / "rank.log").read_text().splitlines()
-            marks = [json.loads(line) for line in said if line.startswith('{"mark"')]
-            return next((float(one["at"]) for one in marks if one["mark"] == "slow"), None)
+            return self.marked("slow")
         found = [node.mark.read_text().split() for node in self.nodes if node.mark.exists()]
         return int(found[0][-1]) / 1e9 if found and found[0] else None
+
+    def marked(self, what: str) -> float | None:
+        """When slow_rank.py was so far; None: it is not."""
+        said = (self.nodes[0].folder / "rank.log").read_text().splitlines()
+        marks = [json.loads(line) for line in said if line.startswith('{"mark"')]
+        return next((float(one["at"]) for one in marks if one["mark"] == what), None)
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
         end = time.monotonic() + seconds
