@@ -5,6 +5,7 @@ Each cause has a meeting of its own, named by what is waited for and by whom it 
 the answer hears whom others' messages name, tells, says whom it has named, and lets the claim run out.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import Final
@@ -17,7 +18,7 @@ from stallwatch.encoding import msgpack_of
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.model.incident import Companion, Gathering, StandsAt
+from stallwatch.model.incident import SEVERITIES, Companion, Gathering, Severity, StandsAt
 
 PUT_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 3 * PUT_SECONDS  # who has said nothing for so long has no message that stands
@@ -58,7 +59,27 @@ class CompanyWord(msgspec.Struct, frozen=True):
     standing: tuple[Companion, ...]
 
 
-_WORD = msgspec.msgpack.Decoder(CompanyWord)
+class _Said(msgspec.Struct, frozen=True):
+    """CompanyWord as any version writes it."""
+
+    standing: tuple[msgspec.Raw, ...]
+
+
+class _Stands(msgspec.Struct, frozen=True):
+    """model.incident.Companion as any version writes it."""
+
+    incident_id: str
+    training_job: str
+    severity: str = "none"
+    said: str = ""
+    acknowledged_by: str = ""
+    tells: bool = False
+    named: tuple[str, ...] = ()
+
+
+_SAID = msgspec.msgpack.Decoder(_Said)
+_STANDS = msgspec.msgpack.Decoder(_Stands)
+_SEVERITIES: Final[dict[str, Severity]] = {severity: severity for severity in SEVERITIES}
 
 
 def exchange_company(place: MeetingPlace, secret: bytes, wish: CompanyWish) -> CompanySeen:
@@ -88,24 +109,32 @@ def exchange_company(place: MeetingPlace, secret: bytes, wish: CompanyWish) -> C
 
 
 def _believed(body: bytes) -> list[Companion]:
+    """A later version may know more of an incident, and others: what is not of a form that is known costs nothing
+    else."""
     try:
-        said = _WORD.decode(body).standing
+        said = _SAID.decode(body).standing
     except NOT_JSON as error:
         raise SealBroken(f"it is of another form ({error}); are all nodes of one version?") from error
-    return [_bounded(one) for one in said[:_MOST_STANDING]]
+    found = []
+    for one in said[:_MOST_STANDING]:
+        with contextlib.suppress(*NOT_JSON):
+            found.append(_companion(_STANDS.decode(one)))
+    return found
 
 
-def _bounded(one: Companion) -> Companion:
+def _companion(said: _Stands) -> Companion:
     def cut(text: str) -> str:
         return text[:_MOST_CHARACTERS]
 
-    return replace(
-        one,
-        incident_id=cut(one.incident_id),
-        training_job=cut(one.training_job),
-        said=cut(one.said),
-        acknowledged_by=cut(one.acknowledged_by),
-        named=tuple(map(cut, one.named[:_MOST_NAMED])),
+    return Companion(
+        cut(said.incident_id),
+        cut(said.training_job),
+        # Of more urgency than is known here: what this node finds critical is told all the same.
+        _SEVERITIES.get(said.severity, "warning"),
+        cut(said.said),
+        cut(said.acknowledged_by),
+        said.tells,
+        tuple(map(cut, said.named[:_MOST_NAMED])),
     )
 
 

@@ -249,6 +249,38 @@ def test_what_is_not_signed_or_of_another_form_is_not_believed(site: Site) -> No
     assert "is not believed" in site.nodes[0].companies.problem
 
 
+def test_what_a_later_version_says_is_heard_as_far_as_it_is_known_and_its_claim_holds(site: Site) -> None:
+    """Its word has fields and an urgency that this version does not know, and one incident is of another form."""
+    site.stand(n0=untold("a"))
+    site.run(5)
+    key = Key(next(iter(site.nodes[0].companies._seats.values())).name, 0)
+    later = {"incident_id": "x-1", "training_job": "x", "severity": "page", "tells": True, "named": ["a-1"], "more": 1}
+    standing = [3, {"incident_id": 7}, later]
+    word = msgspec.msgpack.encode({"standing": standing, "since": 12, "schema": 2})
+    site.place.put(key, "node9", seal(word, SECRET, "company", key, "node9"))
+    site.place.claim(key, "node9")
+    site.stand(n0=at("a"))
+    assert site.run(8) == []
+    meeting = site.nodes[0].companies.meetings(int(site.now * SECOND_NS))[0]
+    assert [(one.incident_id, one.severity, one.named) for one in meeting.others] == [("x-1", "warning", ("a-1",))]
+    assert not meeting.speaks
+
+
+def test_what_this_version_says_is_read_by_one_that_knows_less_of_it_and_by_one_that_knows_more() -> None:
+    class Before(msgspec.Struct):
+        incident_id: str
+        training_job: str
+
+    class After(Before):
+        named: tuple[str, ...]
+        rack: str = "unknown"
+
+    word = msgpack_of(CompanyWord((Companion("a-1", "a", "critical", tells=True, named=("b-1",)),)))
+    (said,) = msgspec.msgpack.decode(word)["standing"]
+    assert msgspec.convert(said, Before).incident_id == "a-1"
+    assert msgspec.convert(said, After).named == ("b-1",)
+
+
 def test_who_stands_nowhere_any_more_leaves_nothing_there(told: Site) -> None:
     for node in told.nodes:
         node.incidents = ()
