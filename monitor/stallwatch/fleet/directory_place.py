@@ -54,6 +54,7 @@ _NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
 _TOUCH_SECONDS: Final = 5.0  # a part of LEFT_SECONDS
 _MOST_TOUCHED: Final = 256
+_UNNAMED: Final = "a node that has not said its name"
 _ATTEMPTS: Final = 20  # to open the next incident while others do
 
 
@@ -302,7 +303,8 @@ class DirectoryPlace:
         if not self._claimed.get((key, generation)):
             claim = read_or_nothing(folder / f"claim.{generation}")
             self._claimed[key, generation] = claim.decode("utf-8", "replace")
-        return self._claimed[key, generation]
+        # It is created first and written then, which a full disk does not allow: whose it is shows later, or never.
+        return self._claimed[key, generation] or _UNNAMED
 
     def _is_open(self, folder: Path) -> bool:
         return not (folder / "closed").exists() and self._is_looked_at(folder, DESERTED_SECONDS, folder.stat().st_mtime)

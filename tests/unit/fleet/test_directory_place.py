@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stallwatch.fleet.directory_place import DirectoryPlace
-from stallwatch.fleet.place import Key, PlaceProblem
+from stallwatch.fleet.place import CLAIM_SECONDS, Key, PlaceProblem
 
 JOB = "train-0a1b2c3d"
 
@@ -118,3 +118,30 @@ def test_of_an_incident_that_a_node_has_left_nothing_is_kept(tmp_path: Path) -> 
     kept = [(name, one) for place in (here, there) for name, one in vars(place).items() if isinstance(one, dict)]
     assert len(kept) > 4
     assert [name for name, one in kept if one] == []
+
+
+def test_a_claim_whose_node_is_not_written_yet_or_could_not_be_is_somebodys_until_it_has_stood(tmp_path: Path) -> None:
+    """A claim is created and then written: whoever looks between the two, or after a full disk, sees no name."""
+    now = 0.0
+    place = DirectoryPlace(tmp_path, lambda: now)
+    key = Key("train-0a1b2c3d", place.join("train-0a1b2c3d", "node0"))
+    (tmp_path / key.job / str(key.ordinal) / "claim.1").touch()
+    assert place.look(key, "node0", whole=False).holder
+    assert place.claim(key, "node0") == 0
+    now = CLAIM_SECONDS + 1
+    assert place.claim(key, "node0") == 2
+
+
+def test_a_claim_of_another_version_is_respected(tmp_path: Path) -> None:
+    now = 0.0
+    place = DirectoryPlace(tmp_path, lambda: now)
+    key = Key("train-0a1b2c3d", place.join("train-0a1b2c3d", "node0"))
+    folder = tmp_path / key.job / str(key.ordinal)
+    (folder / "claim.1").write_bytes(b"\x93\x02\xa5node1\xff")
+    (folder / "lease.1").write_bytes(b"what only a later version knows")
+    for now in (0.0, 4.0, 8.0, 12.0):
+        (folder / "beat.1").write_bytes(b"\xff" + str(now).encode())
+        assert place.look(key, "node0", whole=False).holder
+        assert place.claim(key, "node0") == 0
+    now = 12.0 + CLAIM_SECONDS + 1
+    assert place.claim(key, "node0") == 2
