@@ -1,6 +1,7 @@
 """Real daemons of several nodes on one machine, one job across them, and a meeting place (root, iproute2, torch):
 
-    python -m tests.bench.bench_fleet_live [--nodes 3] [--per-node 1] [--place redis|file] [--backend nccl] [SCENARIO…]
+    python -m tests.bench.bench_fleet_live [--nodes 3] [--per-node 1] [--place redis|file] [--backend nccl]
+        [--extra 0.3] [--other-version FOLDER] [SCENARIO…]
 
 A node is a namespace each of network, pids, hosts' names and mounts, with its own daemon, run directory and ranks.
 Prints for each scenario what was told to a server in the place of Slack, by whom, and the seconds from the fault to the
@@ -178,9 +179,9 @@ def _holder(cluster: Cluster) -> Node | None:
 SCENARIOS: dict[str, Callable[[Cluster], None]] = {
     one.__name__: one
     for one in (
-        plain, slow, slow_and_well, late, late_from_start, stopped, leader_dies_before, leader_dies_after, leader_stands, engine_away_before,
-        engine_away_during, engine_away_after, engine_slow, engine_full, engine_read_only, engine_full_at_the_claim,
-        said_on_one_node, rank_0_cut_off, link_dropped, killed,
+        plain, slow, slow_and_well, late, late_from_start, stopped, leader_dies_before, leader_dies_after,
+        leader_stands, engine_away_before, engine_away_during, engine_away_after, engine_slow, engine_full,
+        engine_read_only, engine_full_at_the_claim, said_on_one_node, rank_0_cut_off, link_dropped, killed,
     )
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ _KEPT_OFFSETS = 64
 _STEPS_LATELY = 2  # of another rank in the samples that are kept: who has counted none does not step
 _ENOUGH_OFFSETS = 4
 _ERRORS = 4  # standard errors of two counts' distance that are surely more than none
-_MISSED_LOOKS = 4  # a busy machine's hooks come late now and then
+MISSED_LOOKS = 4  # a busy machine's hooks come late now and then
 _UNTIMED_LOOKS = 8  # newest; of two ticks, as a hook makes four looks a second
 _STEPS_AHEAD = 2  # of its device, or more: a host that was late for one step is so until it has caught up
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
@@ -130,7 +130,7 @@ class Looks(msgspec.Struct, frozen=True):
         time_ns, steps = 0, 0
         each = [(look.at_ns, look.ticks, look.step) for look in self.looks[-window : -but or None]]
         for (at_ns, ticks, step), (after_ns, _, after) in pairwise(each):
-            if step >= 0 and after_ns - at_ns <= (ticks + _MISSED_LOOKS) * LOOK_NS:
+            if step >= 0 and after_ns - at_ns <= (ticks + MISSED_LOOKS) * LOOK_NS:
                 time_ns += after_ns - at_ns
                 steps += after - step
         return time_ns / steps if steps > 0 else 0.0

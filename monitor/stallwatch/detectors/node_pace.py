@@ -4,7 +4,8 @@ A step has the same number on every node, so blocks of steps can be laid beside 
 say. Which ranks wait least among all of them is then asked as it is among those of one node (detectors.waiting).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.detection import DetectionState
 from stallwatch.detectors.history import NodeHistory
-from stallwatch.detectors.looks import Looks
+from stallwatch.detectors.looks import LOOK_NS, MISSED_LOOKS, Looks, StepLook
 from stallwatch.detectors.slow import SlowDetector, SlowState, waits_of
 from stallwatch.model.snapshot import JobKey
 
@@ -39,6 +40,9 @@ class NodePace(msgspec.Struct, frozen=True):
     step_seconds: float
     nccl: bool  # what pends there is seen up to 0.1 s longer
     since_step: int  # of the first look
+    # By block: from its first look to the next block's, by this node's clock; 0: that is not known, or nobody looked
+    # for a while. Whether steps are as long as they were is told by it.
+    lasted_ms: tuple[int, ...] = ()
 
 
 def paces(state: DetectionState) -> dict[JobKey, NodePace]:
@@ -83,10 +87,28 @@ def pace_of(looks: Looks, step_seconds: float, since_step: int) -> NodePace | No
             ticks[block] += look.ticks
             for own, pending in zip(waited, look.pending, strict=True):
                 own[block] += pending
+    lasted_ms = _lasted_ms(counted, steps, first, last)
     newest = max(counted[-1].step, 1)
     members = zip(looks.members, waited, strict=True)
     ranks = tuple(
         RankPace(member.rank, tuple(round(count / newest, 3) for count in member.role), tuple(own))
         for member, own in members
     )
-    return NodePace(steps, first, tuple(ticks), ranks, step_seconds, looks.nccl, since_step)
+    return NodePace(steps, first, tuple(ticks), ranks, step_seconds, looks.nccl, since_step, lasted_ms)
+
+
+def _lasted_ms(counted: Sequence[StepLook], steps: int, first: int, last: int) -> tuple[int, ...]:
+    began_ns: dict[int, int] = {}
+    unseen: set[int] = set()  # in which nobody looked for a while: a phase is its own kind of time
+    for look, after in pairwise(counted):
+        block = look.step // steps
+        began_ns.setdefault(block, look.at_ns)
+        if after.at_ns - look.at_ns > (look.ticks + MISSED_LOOKS) * LOOK_NS:
+            unseen |= {*range(block, after.step // steps + 1)}
+    began_ns.setdefault(counted[-1].step // steps, counted[-1].at_ns)
+    return tuple(
+        (began_ns[block + 1] - began_ns[block]) // 1_000_000
+        if {block, block + 1} <= began_ns.keys() and block not in unseen
+        else 0
+        for block in range(first, last)
+    )

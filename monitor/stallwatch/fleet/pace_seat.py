@@ -140,7 +140,7 @@ class PaceSeat:
         took_ns = now_ns - (self._judged_ns or now_ns)
         self._judge_from_ns = now_ns + max(int(_JUDGE_SECONDS * SECOND_NS) - took_ns, _REST * took_ns, SECOND_NS)
         if verdict is not None:
-            if verdict.ranks or self._verdict.ranks:
+            if verdict.ranks or self._verdict.ranks or verdict.waited_for != self._verdict.waited_for:
                 self._unnoted = json_of(verdict)
             self._verdict = verdict
 

@@ -4,15 +4,17 @@ waiting), over the ranks of all. Pure."""
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from statistics import median, median_low
 from typing import Final
 
 import msgspec
 
 from stallwatch.detectors.lasting import FIRST_STEPS
-from stallwatch.detectors.looks import PeerRank, peers_of
+from stallwatch.detectors.looks import LOOK_NS, MISSED_LOOKS, Looks, PeerRank, StepLook, peers_of
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import SlowReason, cost_lead, held_back
+from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -36,10 +38,12 @@ _COVERED: Final = 0.75  # of the blocks of the others that a node must have, to 
 _LEAST_NODES: Final = 2
 _LEAST_RANKS: Final = 3  # of two, one waits for the other by many designs
 _QUIET: Final = 3  # judgements without it, until it is over
+_FORGETS: Final = 6  # and until how long a step was before is asked anew
 _COUNTS: Final = 1_000_000  # a role's counts by step, as counts
 _MOST_SLOW: Final = 64  # ranks that are named together: some nodes; more than that are the job's own design
 _MOST_RANKS: Final = 1024  # of one node
-_LARGEST: Final = 1e9  # of seconds, and of calls, a step
+_LARGEST: Final = 1e9  # of seconds, and of calls, a step; of milliseconds
+_APART_NS: Final = 10**12  # blocks are of no one moment
 
 
 class PaceVerdict(msgspec.Struct, frozen=True):
@@ -56,6 +60,8 @@ class PaceVerdict(msgspec.Struct, frozen=True):
     of_nodes: int = 0  # that were heard
     of_ranks: int = 0
     quiet: int = 0
+    waited_for: tuple[int, ...] = ()  # for whom the others wait, slow or not; and
+    before_seconds: float = 0.0  # how long a step was before they did; 0: not known
 
 
 _PACE = msgspec.msgpack.Decoder(NodePace)
@@ -88,7 +94,9 @@ def _is_whole(pace: NodePace) -> bool:
         return False
     counts = [abs(count) for rank in pace.ranks for count in rank.role]  # of a group that is new torch says -1
     within = all(0 <= waited <= most for one in pace.ranks for waited, most in zip(one.waited, pace.ticks, strict=True))
-    numbers = all(0 <= number < _LARGEST for number in (pace.step_seconds, *counts))  # NaN is neither
+    if pace.lasted_ms and len(pace.lasted_ms) != len(pace.ticks):
+        return False
+    numbers = all(0 <= number < _LARGEST for number in (pace.step_seconds, *counts, *pace.lasted_ms))  # NaN is neither
     return within and numbers and all(rank.rank >= 0 for rank in pace.ranks)
 
 
@@ -102,31 +110,48 @@ def judge_pace(paces: Mapping[str, NodePace], minimum_share: float, before: Pace
     )
     of_nodes, of_ranks = len(beside), sum(len(pace.ranks) for pace in beside.values())
     if least is None:
-        over = not before.ranks or before.quiet + 1 >= _QUIET
-        now = PaceVerdict() if over else msgspec.structs.replace(before, quiet=before.quiet + 1)
-        return msgspec.structs.replace(now, of_nodes=of_nodes, of_ranks=of_ranks)
+        return msgspec.structs.replace(_without(before), of_nodes=of_nodes, of_ranks=of_ranks)
     return _verdict(least, beside, before, of_nodes, of_ranks)
+
+
+def _without(before: PaceVerdict) -> PaceVerdict:
+    """What is left of the verdict before where nobody is found now."""
+    quiet = before.quiet + 1
+    if before.ranks and quiet < _QUIET:
+        return msgspec.structs.replace(before, quiet=quiet)
+    if before.waited_for and quiet < _FORGETS:
+        return PaceVerdict(quiet=quiet, waited_for=before.waited_for, before_seconds=before.before_seconds)
+    return PaceVerdict()
 
 
 def _verdict(
     least: Least, beside: Mapping[str, NodePace], before: PaceVerdict, of_nodes: int, of_ranks: int
 ) -> PaceVerdict:
     peers = next(one for one in _peers(beside) if set(least.ranks) <= {rank for rank, _ in one})
+    same = before.ranks == least.ranks
+    told = same and before.stage == "confirmed"
+    looks, known = _looks(beside), before.before_seconds if before.waited_for == least.ranks else 0.0
+    before_seconds = known or seconds_before(looks, peers, least.ranks, least.looks)
+    if not told and costs_nothing(looks, peers, least.ranks, (), before_seconds):
+        return PaceVerdict(
+            (), of_nodes=of_nodes, of_ranks=of_ranks, waited_for=least.ranks, before_seconds=before_seconds
+        )
     nodes = tuple(node for node, pace in beside.items() if {rank.rank for rank in pace.ranks} & set(least.ranks))
     step_seconds = median(pace.step_seconds for pace in beside.values())
     steps = next(iter(beside.values())).steps
     share, error = difference(_last(peers, least.looks), least.ranks)
     seconds = least.looks * steps * step_seconds
-    slowness = cost(share, error, step_seconds, least.looks * steps, seconds)
+    slowness = slow_cost(looks, peers, least.ranks, (), before_seconds)
+    # Of nodes that do not say how long their blocks lasted, the records' last steps have to do.
+    slowness = slowness or cost(share, error, step_seconds, least.looks * steps, seconds)
     began_seen = all(pace.since_step <= FIRST_STEPS for pace in beside.values())
     from_start = began_seen and _was_always(peers, least, next(iter(beside.values())))
     whole = all(len(beside[node].ranks) == sum(r.rank in least.ranks for r in beside[node].ranks) for node in nodes)
     where = f"{'all ranks of ' if whole and len(least.ranks) > 1 else ''}{', '.join(nodes[:4])}"
     whose = f"the others, {of_ranks - len(least.ranks)} ranks of {of_nodes} nodes,"
     since = f" ({where}){' since the first steps' if from_start else ''}"
-    same = before.ranks == least.ranks
-    confirmed = same and (least.nats >= CONFIRM_NATS or before.stage == "confirmed")
-    lead = cost_lead(slowness, at_most=next(iter(beside.values())).nccl)
+    confirmed = told or (same and least.nats >= CONFIRM_NATS)
+    lead = cost_lead(slowness, at_most=looks.nccl and not before_seconds)
     reason = SlowReason(held_back(least, since, whose), lead)
     return PaceVerdict(
         ranks=least.ranks,
@@ -139,7 +164,25 @@ def _verdict(
         seconds=max(seconds, before.seconds) if same else seconds,
         of_nodes=of_nodes,
         of_ranks=of_ranks,
+        waited_for=least.ranks,
+        before_seconds=before_seconds,
     )
+
+
+def _looks(beside: Mapping[str, NodePace]) -> Looks:
+    """How long steps took, block by block, as looks of one node say it: of one that saw most of them, and whose time
+    for all is that of most. (A mean of several would not add up: each begins a block up to a look later.)"""
+    first = next(iter(beside.values()))
+    each = sorted(
+        (pace.lasted_ms for pace in beside.values()), key=lambda lasted: (sum(map(bool, lasted)), sum(lasted))
+    )
+    most = [lasted for lasted in each if sum(map(bool, lasted)) == sum(map(bool, each[-1]))]
+    at_ns, looks = 0, []
+    for place, lasted_ms in enumerate(most[len(most) // 2] or (0,) * len(first.ticks)):
+        ticks = lasted_ms * 1_000_000 // LOOK_NS + 1
+        looks.append(StepLook(at_ns, ticks, (), (), steps=(place * first.steps,), apart_ns=_APART_NS))
+        at_ns += lasted_ms * 1_000_000 or (ticks + MISSED_LOOKS + 1) * LOOK_NS
+    return Looks(looks=tuple(looks), count=len(looks), nccl=first.nccl)
 
 
 def _was_always(peers: Sequence[tuple[int, Column]], least: Least, pace: NodePace) -> bool:
@@ -225,6 +268,7 @@ def _in_blocks(pace: NodePace, steps: int) -> NodePace:
         steps=steps,
         first=first,
         ticks=tuple(sum(pace.ticks[at : at + each]) for at in starts),
+        lasted_ms=tuple(sum(parts) if all(parts) else 0 for at in starts if (parts := pace.lasted_ms[at : at + each])),
         ranks=tuple(
             msgspec.structs.replace(rank, waited=tuple(sum(rank.waited[at : at + each]) for at in starts))
             for rank in pace.ranks
@@ -238,6 +282,13 @@ def _only(pace: NodePace, blocks: Sequence[int]) -> NodePace:
         pace,
         first=blocks[0],
         ticks=tuple(pace.ticks[place] for place in places),
+        # Until the next block's first look: that one must be there, too.
+        lasted_ms=tuple(
+            lasted if after == place + 1 else 0
+            for place, after in pairwise([*places, places[-1] + 1])
+            if pace.lasted_ms
+            for lasted in [pace.lasted_ms[place]]
+        ),
         ranks=tuple(
             msgspec.structs.replace(rank, waited=tuple(rank.waited[place] for place in places)) for rank in pace.ranks
         ),

@@ -1,6 +1,7 @@
 """What a node says of its ranks' waiting, for a comparison with those of other nodes."""
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
@@ -42,6 +43,19 @@ def test_only_the_latest_blocks_are_said() -> None:
     pace = pace_of(looks(range(1, 201), ticks=3), 1.0, 1)
     assert pace is not None
     assert (pace.first, len(pace.ticks)) == (200 - 64, 64)
+
+
+def test_how_long_a_block_lasted_is_told_from_its_first_look_to_the_next_ones() -> None:
+    pace = pace_of(looks(range(1, 14), ticks=1), 0.5, 7)
+    assert pace is not None and pace.lasted_ms == (4000, 4000)
+
+
+def test_of_a_block_in_which_nobody_looked_for_a_while_it_is_not_known_how_long_it_lasted() -> None:
+    """A checkpoint of a minute at step 6: the steps from which and to which nobody looked."""
+    seen = looks(range(1, 17))
+    later = tuple(replace(one, at_ns=one.at_ns + 60 * SECOND_NS * (one.step >= 6)) for one in seen.looks)
+    pace = pace_of(replace(seen, looks=later), 0.5, 7)
+    assert pace is not None and pace.lasted_ms == (0, 4000, 4000)
 
 
 def test_of_too_little_nothing_is_said() -> None:

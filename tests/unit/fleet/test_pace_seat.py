@@ -67,6 +67,16 @@ def test_when_the_one_that_judges_is_gone_another_does() -> None:
     assert fleet.found() == [SLOW] * 2
 
 
+def test_who_judges_next_knows_how_long_a_step_was_before_the_others_waited_though_it_costs_nothing() -> None:
+    fleet = Fleet()
+    fleet.finds = PaceVerdict(waited_for=(2,), before_seconds=0.25)
+    fleet.run(30)
+    del fleet.seats[fleet.judges[-1]]
+    fleet.run(40)
+    assert [seat.verdict.before_seconds for seat in fleet.seats.values()] == [0.25] * 2
+    assert fleet.found() == [None] * 2
+
+
 def test_what_is_over_is_heard_too() -> None:
     fleet = Fleet()
     fleet.run(30)

@@ -135,3 +135,71 @@ def test_a_pace_that_cannot_be_costs_its_node_alone(change: dict[str, object]) -
 def test_a_group_that_has_completed_nothing_yet_is_no_rubbish() -> None:
     new = msgspec.structs.replace(pace(7), ranks=(RankPace(7, (-0.01, 1.0), (10,) * 64),))
     assert set(believed_paces({"n": seal(encode_pace(new), SECRET, "pace", KEY, "n")}, SECRET, KEY)) == {"n"}
+
+
+def test_who_was_late_once_in_a_job_that_keeps_a_rate_holds_nobody_back() -> None:
+    """Each rank has its next batch so long after its last: the others wait for it since then, and no step is longer."""
+    job = Job("nothing", 6, 0.0, 3, 60.0, pace_seconds=0.25, stands_seconds=0.12)
+    assert not [verdict for _, verdict, _ in together(job, 1, 170) if verdict.ranks]
+
+
+def test_who_needs_longer_than_the_rate_that_its_job_keeps_is_named() -> None:
+    *_, (_, verdict, _) = together(Job("sleep", 6, 1.0, 3, 60.0, pace_seconds=0.25, stands_seconds=0.12), 1, 110)
+    assert (verdict.ranks, verdict.stage) == ((3,), "confirmed")
+
+
+def paced(
+    slow_for: int, *, step_ms: tuple[int, int], said: bool = True, missing: int | None = None
+) -> dict[str, NodePace]:
+    """Six nodes of a rank each: for rank 2 the others have waited for the last blocks, in which a step is as long as
+    the second number says, and before as long as the first."""
+    calm = 64 - slow_for
+    lasted = (step_ms[0],) * calm + (step_ms[1],) * slow_for
+    each = {}
+    for rank in range(6):
+        one = pace(rank, waited=0.1)
+        waited = (2,) * calm + (0 if rank == 2 else 10,) * slow_for
+        of_rank = (msgspec.structs.replace(one.ranks[0], waited=waited),)
+        each[f"n{rank}"] = msgspec.structs.replace(one, ranks=of_rank, lasted_ms=lasted if said else ())
+    if missing is not None:
+        each = {node: _without_block(one, missing) for node, one in each.items()}
+    return each
+
+
+def _without_block(one: NodePace, place: int) -> NodePace:
+    ticks = tuple(0 if at == place else many for at, many in enumerate(one.ticks))
+    waited = tuple(0 if at == place else many for at, many in enumerate(one.ranks[0].waited))
+    lasted = tuple(99_000 if at == place - 1 else many for at, many in enumerate(one.lasted_ms))
+    ranks = (msgspec.structs.replace(one.ranks[0], waited=waited),)
+    return msgspec.structs.replace(one, ticks=ticks, ranks=ranks, lasted_ms=lasted)
+
+
+def test_how_long_a_step_was_before_is_kept_when_no_block_is_left_of_that_time() -> None:
+    before = judge_pace(paced(30, step_ms=(1000, 1000)), SHARE, PaceVerdict())
+    assert (before.ranks, before.waited_for, before.before_seconds) == ((), (2,), 1.0)
+    assert judge_pace(paced(64, step_ms=(1000, 1000)), SHARE, before).ranks == ()
+    assert judge_pace(paced(64, step_ms=(1000, 1500)), SHARE, before).ranks == (2,)
+    assert judge_pace(paced(64, step_ms=(1000, 1000)), SHARE, PaceVerdict()).ranks == (2,), "nobody knows it"
+
+
+def test_how_long_a_step_was_long_ago_is_forgotten() -> None:
+    verdict = judge_pace(paced(30, step_ms=(1000, 1000)), SHARE, PaceVerdict())
+    kept = [verdict := judge_pace(paced(0, step_ms=(1000, 1000)), SHARE, verdict) for _ in range(6)]
+    assert [one.before_seconds for one in kept] == [1.0] * 5 + [0.0]
+
+
+def test_a_block_that_no_node_saw_says_nothing_of_how_long_steps_are() -> None:
+    assert judge_pace(paced(30, step_ms=(1000, 1000), missing=50), SHARE, PaceVerdict()).ranks == ()
+    assert judge_pace(paced(30, step_ms=(1000, 1500), missing=50), SHARE, PaceVerdict()).ranks == (2,)
+
+
+def test_of_nodes_of_a_version_that_does_not_say_how_long_steps_are_a_slow_rank_is_named_all_the_same() -> None:
+    verdict = judge_pace(paced(30, step_ms=(1000, 1500), said=False), SHARE, PaceVerdict())
+    assert verdict.ranks == (2,) and verdict.slowness is not None
+    mixed = paced(30, step_ms=(1000, 1500), said=False) | {"n2": paced(30, step_ms=(1000, 1500))["n2"]}
+    assert judge_pace(mixed, SHARE, PaceVerdict()).ranks == (2,)
+
+
+def test_as_many_lengths_as_blocks_or_none() -> None:
+    broken = msgspec.structs.replace(pace(7), lasted_ms=(1000,) * 3)
+    assert not believed_paces({"n": seal(encode_pace(broken), SECRET, "pace", KEY, "n")}, SECRET, KEY)
