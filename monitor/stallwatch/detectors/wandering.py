@@ -7,6 +7,7 @@ again, its own past says nothing else.)
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf, log, sqrt
 
 from stallwatch.detectors.waiting import Column, leads_of_looks
@@ -16,10 +17,13 @@ from stallwatch.detectors.waiting import Column, leads_of_looks
 _ERRORS = 5.0
 _BLOCKS = (4, 8, 16, 32, 64, 128)  # looks; the longest of which there are enough show how long a while may be
 _LEAST_BLOCKS = 3  # of a rank
-# Whiles are drawn: where others had such differences, as large as half of it, in a part of all blocks, a row of them is
-# one draw after another. Nats: five whiles of one of eight ranks, a state of which others had none is news at once.
+# A while lies across two blocks as often as in one, and is half as large in each then: blocks are laid at so many
+# places over a rank's looks, and all of them are asked.
+_PLACES = 4
+# Whiles are drawn: where others had such differences, nearly as large, in a part of all blocks, a row of them is one
+# draw after another. Nats: five whiles of one of eight ranks, a state of which others had none is news at once.
 _NATS = 10.0
-_AS_LARGE = 0.5
+_AS_LARGE = 0.6  # of it
 _AS_BEFORE = 0.35  # of a difference: that is another one
 
 
@@ -44,24 +48,30 @@ def is_new(earlier: Sequence[Column], looks: int, difference: float) -> bool:
 
 def _nats(series: Sequence[Sequence[float]], block: int, window: int, least: float) -> float:
     """How unlikely it is that every block of a window has so large a mean, by how many of the others' have it."""
-    means = [mean for leads in series for mean in _means(leads, block)]
-    if len(means) < _LEAST_BLOCKS * len(series):
+    if not series or len(series[0]) < _LEAST_BLOCKS * block:
         return inf
+    means = [mean for leads in series for mean in _means(leads, block, _PLACES)]
     as_large = sum(mean >= least for mean in means)
-    return window / block * log((len(means) + 1) / (as_large + 1)) if as_large else inf
+    if not as_large:
+        return inf
+    blocks = len(series) * (len(series[0]) // block)
+    return window / block * log((blocks + 1) / (blocks * as_large / len(means) + 1))
 
 
-def _means(leads: Sequence[float], block: int) -> list[float]:
-    return [sum(leads[end - block : end]) / block for end in range(len(leads), block - 1, -block)]
+def _means(leads: Sequence[float], block: int, places: int = 1) -> list[float]:
+    """Of blocks of so many looks, the newest first; `places`: in how many ways they are laid over the looks."""
+    sums, apart = [0.0, *accumulate(leads)], max(1, block // places)
+    return [(sums[end] - sums[end - block]) / block for end in range(len(leads), block - 1, -apart)]
 
 
 def _variance_of_mean(series: Sequence[Sequence[float]], block: int, window: int) -> float:
     """Of a mean over `window` looks, if blocks of so many are independent of each other; 0.0: too few to say."""
-    squares, freedom = 0.0, 0
+    squares, freedom = 0.0, 0.0
     for leads in series:
-        means = _means(leads, block)
-        if len(means) >= _LEAST_BLOCKS:
+        blocks = len(leads) // block
+        if blocks >= _LEAST_BLOCKS:
+            means = _means(leads, block, _PLACES)
             middle = sum(means) / len(means)
-            squares += sum((mean - middle) ** 2 for mean in means)
-            freedom += len(means) - 1
+            squares += sum((mean - middle) ** 2 for mean in means) * blocks / len(means)
+            freedom += blocks - 1
     return squares / freedom * block / max(window, block) if freedom else 0.0

@@ -116,6 +116,16 @@ def test_a_while_that_another_rank_had_once_makes_a_few_of_them_no_news() -> Non
     assert not is_usual(once, (3,), window=100, difference=1.0)
 
 
+@pytest.mark.parametrize("begins", range(8, 16))
+def test_a_while_is_one_wherever_it_lies(begins: int) -> None:
+    """Of 60 looks the last 20 show rank 3; another had a while of five before."""
+    once: Columns = [
+        (rank, tuple((1, int(not (rank == 1 and 0 <= look - begins < 5))) for look in range(60))) for rank in range(4)
+    ]
+    assert is_usual(once, (3,), window=20, difference=1.0)
+    assert not is_usual(once, (3,), window=60, difference=1.0)
+
+
 def test_too_few_looks_say_nothing_of_what_is_usual() -> None:
     few = [(rank, column[:8]) for rank, column in drawn(anew_after=4)]
     assert not is_usual(few, (3,), window=8, difference=0.2)
