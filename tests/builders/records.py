@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from stallwatch.hook import layout
-from stallwatch.hook.publication import encode
+from stallwatch.hook.image import encode
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.node.heartbeat_file import decode
 from stallwatch.node.procfs import ProcessDirectory

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stallwatch.hook import layout
-from stallwatch.hook.publication import encode
+from stallwatch.hook.image import encode
 
 STEPS = Path(__file__).with_name("steps.py")
 RING = (0,) * layout.RING_SLOTS

@@ -1,13 +1,14 @@
 """What attach() returns: the step counter, the phases, and the object that does nothing.
 
-`step()` is two stores into a list that nothing outside this process sees: ring slot, then counter; at the first and at
-each 64th step it notes its thread as well. Measured in times of an empty call and a clock read by
+`step()` is two stores into a list that nothing outside this process sees: ring slot, then counter; where the pulse has
+asked for it, it notes its thread as well. Measured in times of an empty call and a clock read by
 tests/bench/bench_step.py; stores into a memoryview cast to "q" cost half as much again. It has no guard: nothing in it
 can fail.
 """
 
 import os
 from _thread import get_ident, get_native_id
+from collections.abc import Sequence
 from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Callable, Optional
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Step = Callable[..., None]  # a method of what attach() returns, and the same function by itself
+# (steps, CLOCK_MONOTONIC nanoseconds of those after the given number, oldest first and as far as the ring has them);
+# without a number no times.
+ReadSteps = Callable[..., "tuple[int, Sequence[int]]"]
 
 
-def step_counter() -> "tuple[Step, Callable[[], tuple[int, tuple[int, ...]]], Callable[[], tuple[int, int]]]":
-    """Return step(), a function that returns (steps, ring) as they belong together, and one that returns Python's ident
-    and the kernel's id of the thread that stepped when this was asked before, zeros before the first step."""
+def step_counter() -> "tuple[Step, ReadSteps, Callable[[], tuple[int, int]]]":
+    """Return step(), a function that returns steps and times as they belong together, and one that returns Python's
+    ident and the kernel's id of the thread that stepped when this was asked before, zeros before the first step."""
     ring = [0] * RING_SLOTS
     mask = RING_SLOTS - 1
     count = 0
@@ -39,15 +43,18 @@ def step_counter() -> "tuple[Step, Callable[[], tuple[int, tuple[int, ...]]], Ca
             is_asked = False
             thread = get_ident(), get_native_id()
 
-    def read() -> "tuple[int, tuple[int, ...]]":
-        # The reader uses one slot less than there are, so one step in between does no harm; more steps than that in
-        # the few microseconds of a copy happen only in a loop that does nothing else.
+    def read(after: Optional[int] = None) -> "tuple[int, Sequence[int]]":
+        # One slot less than there are is copied, so one step in between does no harm; more steps than that in the few
+        # microseconds of a copy happen only in a loop that does nothing else.
+        if after is None or after >= count:
+            return count, ()
         for _ in range(8):
             before = count
-            copy = tuple(ring)
+            start, end = max(after + 1, before - mask + 1) & mask, (before & mask) + 1
+            times = ring[start:end] if start < end else ring[start:] + ring[:end]
             if count - before <= 1:
                 break
-        return before, copy
+        return before, times
 
     def stepper() -> "tuple[int, int]":
         nonlocal is_asked

@@ -81,10 +81,12 @@ RING_OFFSET = WORD_CAPACITY * 8
 GROUP_OFFSET = RING_OFFSET + RING_SLOTS * 8
 STRING_OFFSET = GROUP_OFFSET + GROUP_CAPACITY * 32
 RECORD_BYTES = 8192
+HEAD_BYTES = 64  # of the beginning, which say whose it is
 LOOK_OFFSET = RECORD_BYTES - LOOK_SLOTS * 56  # at the end: strings may be appended
 
 ALL_WORDS = struct.Struct(f"<{len(WORDS)}q")
 ALL_SLOTS = struct.Struct(f"<{RING_SLOTS}q")
+_FIRST_WORDS = struct.Struct("<6q")
 ONE_GROUP = struct.Struct("<4q")
 ONE_LOOK = struct.Struct("<7q")
 
@@ -102,12 +104,12 @@ class CounterLook(NamedTuple):
 
 
 def writer_of(head: bytes) -> "Optional[tuple[int, int, int]]":
-    """Given the first 64 bytes of a record, return pid, start ticks and pid namespace of its writer, whatever its
+    """Given the first HEAD_BYTES of a record, return pid, start ticks and pid namespace of its writer, whatever its
     checksum says; None when these bytes begin no record."""
-    if len(head) < 64 or struct.unpack_from("<q", head)[0] != MAGIC:
+    if len(head) < HEAD_BYTES:
         return None
-    pid, start_ticks, pid_namespace = struct.unpack_from("<3q", head, WORD["pid"] * 8)
-    return pid, start_ticks, pid_namespace
+    magic, _, _, pid, start_ticks, pid_namespace = _FIRST_WORDS.unpack_from(head)
+    return (pid, start_ticks, pid_namespace) if magic == MAGIC else None
 
 
 # The directory is open to all, and rank and pid can be foreseen: 64 random bits cannot, so that nobody can hold a name

@@ -12,22 +12,20 @@ close all they did not open) and its number be given to a file of the job's.
 """
 
 import os
-import struct
-from binascii import crc32
-from functools import lru_cache
-from operator import itemgetter
 from time import monotonic_ns
-from typing import Callable, Optional
+from typing import Optional
 
 from stallwatch.hook import layout, native
-from stallwatch.hook.beat import Phases
+from stallwatch.hook.beat import Phases, ReadSteps
 from stallwatch.hook.ending import uncaught_exception
 from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import ProcessIdentity, World
+from stallwatch.hook.image import Groups, Image, kept
 from stallwatch.hook.rank_directory import CREATE, choose_directory, is_read, strangers
 from stallwatch.hook.training_thread import TrainingThread
 
 RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
+_STEP = layout.WORD["step"]  # the first of the words that change while a process is the same rank
 LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a dead file system holds
 
 
@@ -38,11 +36,12 @@ class RankFile:
         """Create the file with its space reserved. Raise OSError."""
         self.directory = directory
         self.rank = rank
-        self._process = process
+        self._names = process[:3]
         # A pid is not enough: containers that share a directory have the same small ones, and anybody may hold a name.
         self.key = f"{process.pid}-{layout.new_mark()}"
         self.path = self.path_of(layout.record_name(rank, self.key))
         self.facts_path = self.path_of(layout.facts_name(rank, self.key, layout.new_mark()))
+        self.request_path = layout.request_path(directory, rank, self.key)
         # Everybody may read it: the daemon's sensor has no rights over other users' files.
         descriptor = os.open(self.path, CREATE, 0o644)
         try:
@@ -55,7 +54,7 @@ class RankFile:
         finally:
             os.close(descriptor)
 
-    def write(self, image: bytes) -> None:
+    def write(self, image: "bytes | bytearray") -> None:
         """Write the whole record. Raise FileNotFoundError when the file is no longer the one we made, or not ours any
         more, OSError when it cannot be written."""
         try:
@@ -63,7 +62,7 @@ class RankFile:
         except PermissionError:
             raise FileNotFoundError(f"{self.path} was given to another user") from None
         try:
-            if _inode(os.fstat(descriptor)) != self._inode or self._is_of_another(descriptor):
+            if not self._is_ours(descriptor):
                 raise FileNotFoundError(f"{self.path} was replaced")
             written = os.pwrite(descriptor, image, 0)
         finally:
@@ -71,10 +70,14 @@ class RankFile:
         if written != len(image):
             raise OSError(f"only {written} of {len(image)} bytes fit into {self.path}")
 
-    def _is_of_another(self, descriptor: int) -> bool:
-        """Disks reuse inode numbers at once: the same number does not prove the same file."""
-        names = layout.writer_of(os.pread(descriptor, 64, 0))
-        return names is not None and names != self._process[:3]
+    def _is_ours(self, descriptor: int) -> bool:
+        """By its first bytes, where they are a record's: nobody else's file begins so. Else by its inode, which says
+        nothing where there is a record: disks reuse the number at once."""
+        try:
+            names = layout.writer_of(os.pread(descriptor, layout.HEAD_BYTES, 0))
+        except OSError:  # a pipe
+            names = None
+        return names == self._names if names is not None else _inode(os.fstat(descriptor)) == self._inode
 
     def path_of(self, name: str) -> str:
         """Return the path of a file of this name beside the record."""
@@ -101,7 +104,7 @@ class Publication:
         process: ProcessIdentity,
         world: World,
         is_child: bool,
-        read_steps: "Callable[[], tuple[int, tuple[int, ...]]]",
+        read_steps: ReadSteps,
         phases: Phases,
         guard: Guard,
         training: TrainingThread,
@@ -113,12 +116,14 @@ class Publication:
         self.file: Optional[RankFile] = None
         self.is_kept = True  # False: withdrawn, or a forked child's copy
         self.counts_steps = False  # the job says that it will call step(): 0 is then a number and not "unknown"
-        self.groups: tuple[tuple[str, int, int, int], ...] = ()
+        self.groups: Groups = ()
         self.dump_started_ns = 0
         self.answered_request = layout.UNKNOWN
         self.refused_errno = 0
         self.pulse_ns = 0
-        self._looks: tuple[layout.CounterLook, ...] = ()
+        self._image = Image()
+        self._filled_world: Optional[World] = None
+        self._look: Optional[tuple[int, ...]] = None  # the newest, until it is published
         self._pulse_count = 0
         self._attached_ns = monotonic_ns()
         self._notify = os.environ.get("STALLWATCH_NOTIFY", "").strip().lower() not in ("off", "0", "no", "false")
@@ -134,19 +139,23 @@ class Publication:
         self._pulse_count += 1
         self.pulse_ns = at_ns
 
-    def look(self, number: int, at_ns: int, groups: "tuple[tuple[str, int, int, int], ...]") -> None:
+    def look(self, number: int, at_ns: int, groups: Groups) -> None:
         """Keep what the counters say at one of the node's common moments. Not in a phase, which is its own kind of
         time, nor while a dump of ours holds the GIL."""
         if not groups or self.dump_started_ns or self._phases.current()[0]:
             return
         steps, _ = self._read_steps()
-        counts = dict.fromkeys(layout.RECORDERS, (0, 0))
+        counts = [0, 0] * len(layout.RECORDERS)
         for recorder, _, enqueued, completed in groups:
-            before = counts[recorder]
-            counts[recorder] = before[0] + max(enqueued, 0), before[1] + max(completed, 0)
+            place = 2 * layout.RECORDERS.index(recorder)
+            counts[place] += max(enqueued, 0)
+            counts[place + 1] += max(completed, 0)
         step = steps if steps or self.counts_steps else layout.UNKNOWN
-        look = layout.CounterLook(number, at_ns, step, *counts["nccl"], *counts["gloo"])
-        self._looks = (*self._looks, look)[-layout.LOOK_SLOTS :]
+        self._look = (number, at_ns, step, *counts)
+
+    def look_at_training(self) -> None:
+        """Count whether the training thread has moved since the last look."""
+        self.training.look(self._read_steps()[0])
 
     def publish(self) -> None:
         """Write the record, in a new file where there is none or ours is gone. Never raises OSError: disks and
@@ -156,7 +165,7 @@ class Publication:
             try:
                 if self.file is not None:
                     try:
-                        self.file.write(self._image())
+                        self.file.write(self._filled())
                         return
                     except FileNotFoundError:
                         self.file = None
@@ -164,7 +173,7 @@ class Publication:
                     return
                 directory = choose_directory(os.environ)
                 made = RankFile(directory, self.world.rank, self.process)
-                made.write(self._image())
+                made.write(self._filled())
                 self.file = made
             except OSError as error:
                 self.file = None
@@ -202,7 +211,7 @@ class Publication:
         if self._lock.acquire(timeout=LOCK_SECONDS) and self.file is not None:
             code = layout.UNKNOWN if exit_code is None else exit_code
             try:
-                self.file.write(self._image(ended=1, exit_code=code, ended_ns=monotonic_ns()))
+                self.file.write(self._filled(ended=1, exit_code=code, ended_ns=monotonic_ns()))
             except OSError:
                 pass  # a directory that was removed before the job's end is nobody's trouble
 
@@ -219,94 +228,43 @@ class Publication:
         self.file = None
         self.is_kept = False
 
-    def _image(self, ended: int = 0, exit_code: int = layout.UNKNOWN, ended_ns: int = 0) -> bytes:
-        steps, ring = self._read_steps()
+    def _filled(self, ended: int = 0, exit_code: int = layout.UNKNOWN, ended_ns: int = 0) -> bytearray:
+        """The record as it is now; the lock is held until it is written."""
+        image, groups, look = self._image, self.groups, self._look
+        steps, times = self._read_steps(image.steps)
+        if times:
+            image.fill_ring(steps, times)
+        if look is not None:
+            image.fill_look(look)
+            self._look = None
         phase, phase_since_ns = self._phases.current()
-        process, world = self.process, self.world
         ident, native_id = self.training.ids()
-        words = {
-            "pid": process.pid,
-            "start_ticks": process.start_ticks,
-            "pid_namespace": process.pid_namespace,
-            "rank": world.rank,
-            "local_rank": world.local_rank,
-            "world_size": world.world_size,
-            "restart_count": world.restart_count,
-            "is_child": int(self.is_child),
-            "notify": int(self._notify),
-            "step": steps if steps or self.counts_steps else layout.UNKNOWN,
-            "phase_since_ns": phase_since_ns,
-            "pulse_count": self._pulse_count,
-            "pulse_ns": self.pulse_ns,
-            "dump_started_ns": self.dump_started_ns,
-            "answered_request": self.answered_request,
-            "ended": ended,
-            "exit_code": exit_code,
-            "ended_ns": ended_ns,
-            "attached_ns": self._attached_ns,
-            "errors": self._guard.errors,
-            "training_ident": ident or layout.UNKNOWN,
-            "training_tid": native_id or layout.UNKNOWN,
-            "frame_changes": self.training.frame_changes,
-            "refused_errno": self.refused_errno,
-        }
-        texts = {
-            "phase": phase,
-            "node": process.node,
-            "training_job": world.training_job,
-            "epoch": world.epoch,
-            "exception": uncaught_exception(),
-        }
-        return encode(words, ring, self.groups, texts, self._looks)
-
-
-# Four times a second, by a thread whose caches are cold: what Python need not do is a fifth of the time.
-_BLANK = {**dict.fromkeys((name for name, _ in layout.WORDS), layout.UNKNOWN), "refused_errno": 0}
-_IN_ORDER = itemgetter(*(name for name, _ in layout.WORDS))
-
-
-def encode(
-    words: "dict[str, int]",
-    ring: "tuple[int, ...]",
-    groups: "tuple[tuple[str, int, int, int], ...]",
-    strings: "dict[str, str]",
-    looks: "tuple[layout.CounterLook, ...]" = (),
-) -> bytes:
-    """Given the words by name (magic, version, checksum and group counts are filled in here), return a whole record."""
-    kept = groups[: layout.GROUP_CAPACITY]
-    filled = {
-        **_BLANK,
-        **words,
-        "magic": layout.MAGIC,
-        "version": layout.VERSION,
-        "checksum": 0,
-        "group_count": len(kept),
-        "groups_dropped": len(groups) - len(kept),
-    }
-    image = bytearray(layout.RECORD_BYTES)
-    layout.ALL_WORDS.pack_into(image, 0, *_IN_ORDER(filled))
-    layout.ALL_SLOTS.pack_into(image, layout.RING_OFFSET, *ring)
-    for index, (recorder, pg_id, enqueued, completed) in enumerate(kept):
-        number, place = layout.RECORDERS.index(recorder), layout.GROUP_OFFSET + index * layout.ONE_GROUP.size
-        layout.ONE_GROUP.pack_into(image, place, number, pg_id, enqueued, completed)
-    offset = layout.STRING_OFFSET
-    for name, size, _ in layout.STRINGS:
-        text = fitting(strings.get(name, ""), size)
-        image[offset : offset + len(text)] = text
-        offset += size
-    for look in looks:
-        place = layout.LOOK_OFFSET + look.number % layout.LOOK_SLOTS * layout.ONE_LOOK.size
-        layout.ONE_LOOK.pack_into(image, place, *look)
-    struct.pack_into("<q", image, layout.WORD["checksum"] * 8, crc32(image))
-    return bytes(image)
-
-
-@lru_cache(maxsize=64)
-def fitting(text: str, size: int) -> bytes:
-    """UTF-8 of `text` in at most `size` bytes. What is too long ends in its checksum, so that two long names that
-    begin alike stay two names."""
-    raw = text.replace("\0", "?").encode("utf-8", "replace")
-    if len(raw) <= size:
-        return raw
-    mark = b"~%08x" % crc32(raw)
-    return raw[: size - len(mark)].decode("utf-8", "ignore").encode("utf-8") + mark
+        world = self.world
+        if world is not self._filled_world:
+            own, child, notify = self.process[:3], int(self.is_child), int(self._notify)
+            image.fill_words(0, layout.MAGIC, layout.VERSION, 0, *own, *world[:4], child, notify)
+            self._filled_world = world
+        # In the order of layout.WORDS.
+        image.fill_words(
+            _STEP,
+            steps if steps or self.counts_steps else layout.UNKNOWN,
+            phase_since_ns,
+            self._pulse_count,
+            self.pulse_ns,
+            self.dump_started_ns,
+            self.answered_request,
+            ended,
+            exit_code,
+            ended_ns,
+            kept(groups),
+            len(groups) - kept(groups),
+            self._attached_ns,
+            self._guard.errors,
+            ident or layout.UNKNOWN,
+            native_id or layout.UNKNOWN,
+            self.training.frame_changes,
+            self.refused_errno,
+        )
+        image.fill_groups(groups)
+        image.fill_texts((phase, self.process.node, world.training_job, world.epoch, uncaught_exception()))
+        return image.sealed()

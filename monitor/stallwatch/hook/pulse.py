@@ -53,6 +53,7 @@ class Pulse:
         self._guard = guard
         self._requests = Requests()
         self._group_names = GroupNames()
+        self._recorders: tuple[tuple[str, recorder.Dump], ...] = ()
         self._instant_ns = 0
         self._pulse_number = 0  # of the moment from which the next pulse is due
         self._is_tidy = False
@@ -135,9 +136,12 @@ class Pulse:
         publication = self.publication
         is_pulse = number >= self._pulse_number
         at_ns = monotonic_ns()
-        groups = self._guard.run("recorder status", recorder.group_counters) or ()
+        if is_pulse or not self._recorders:
+            # What they are is found out once a second: torch's own answer is some 40 µs of cold Python.
+            self._recorders = self._guard.run("recorders", recorder.recorders) or ()
+        groups = self._guard.run("recorder status", recorder.group_counters, self._recorders) or ()
         publication.look(number, at_ns, groups)
-        self._guard.run("training thread", publication.training.look)
+        self._guard.run("training thread", publication.look_at_training)
         if is_pulse:
             publication.beat(at_ns)  # its time is that of the counters
             self._pulse_number = number - number % LOOKS_PER_PULSE + LOOKS_PER_PULSE

@@ -5,7 +5,7 @@ import stat
 import time
 from typing import NamedTuple, Optional
 
-from stallwatch.hook.layout import answer_name, new_mark, request_path
+from stallwatch.hook.layout import answer_name, new_mark
 from stallwatch.hook.publication import RankFile
 from stallwatch.hook.rank_directory import trusted_owner, write_private
 from stallwatch.hook.recorder import RUNGS, dump
@@ -40,8 +40,10 @@ class Requests:
         self._answers: list[str] = []
 
     def poll(self, file: RankFile) -> "Optional[DumpRequest]":
-        """A request that was not seen before. One `stat` when there is none."""
-        path = request_path(file.directory, file.rank, file.key)
+        """A request that was not seen before. One system call, and no exception, when there is none."""
+        path = file.request_path
+        if not os.access(path, os.F_OK):
+            return None
         try:
             status = os.stat(path, follow_symlinks=False)
         except OSError:

@@ -1,7 +1,8 @@
 """The training thread as the pulse sees it: which one it is, and how often its Python frames have changed.
 
 A thread that stands in one call shows the same frames at every look, whatever other threads of its process do; that is
-seen without a tracer, at some 20 µs a look (`sys._current_frames()`).
+seen without a tracer, at some 20 µs a look (`sys._current_frames()`). Who has stepped since the last one has moved, and
+is not looked at.
 """
 
 import sys
@@ -19,6 +20,8 @@ class TrainingThread:
         """`stepper` returns Python's ident and the kernel's id of the thread that steps, zeros before it has."""
         self._stepper = stepper
         self._signature: Optional[int] = None
+        self._steps = 0
+        self._has_stepped = False
         self.frame_changes = 0
 
     def ids(self) -> "tuple[int, int]":
@@ -29,12 +32,20 @@ class TrainingThread:
         main = threading.main_thread()
         return main.ident or 0, main.native_id or 0
 
-    def look(self) -> None:
-        """Count a change of its frames since the last look. No frame is kept: it would keep what its locals hold."""
+    def look(self, steps: int = 0) -> None:
+        """Count a change of its frames since the last look, or of the number of steps. No frame is kept: it would keep
+        what its locals hold."""
+        if steps != self._steps:
+            self._steps = steps
+            self._has_stepped = True
+            self.frame_changes += 1
+            return
         signature = _signature(sys._current_frames().get(self.ids()[0]))
         if signature != self._signature:
+            # The first look at it after its steps has none to be compared with: it may have stood since.
+            self.frame_changes += not self._has_stepped
             self._signature = signature
-            self.frame_changes += 1
+        self._has_stepped = False
 
 
 def _signature(frame: "Optional[FrameType]") -> Optional[int]:

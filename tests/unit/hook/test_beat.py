@@ -17,19 +17,23 @@ def test_a_step_is_counted_with_its_time() -> None:
     before = monotonic_ns()
     step()
     step()
-    count, ring = read()
+    count, times = read(after=0)
     assert count == 2
-    assert before <= ring[1] <= ring[2] <= monotonic_ns()
-    assert ring[3] == 0
+    assert before <= times[0] <= times[1] <= monotonic_ns()
+    assert read() == (2, ())
+    assert read(after=1) == (2, times[1:])
+    assert read(after=2) == (2, ())
 
 
 def test_the_ring_goes_round() -> None:
     step, read, _ = step_counter()
-    for _ in range(RING_SLOTS + 2):
+    taken: list[int] = []
+    for number in range(3 * RING_SLOTS):
+        count, new = read(after=number - number % 5)
+        assert (count, len(new)) == (number, number % 5)
         step()
-    count, ring = read()
-    assert count == RING_SLOTS + 2
-    assert ring[1] > ring[3] > 0  # slot 1 belongs to step 65, slot 3 still to step 3
+        taken.append(read(after=number)[1][0])
+        assert read(after=0) == (number + 1, taken[1 - RING_SLOTS :])
 
 
 def test_counter_and_ring_belong_together_while_steps_go_on() -> None:
@@ -44,9 +48,9 @@ def test_counter_and_ring_belong_together_while_steps_go_on() -> None:
     thread.start()
     try:
         for _ in range(2000):
-            count, ring = read()
-            times = [ring[number % RING_SLOTS] for number in range(max(1, count - RING_SLOTS + 2), count + 1)]
-            assert times == sorted(times)
+            count, times = read(after=0)
+            assert len(times) == min(count, RING_SLOTS - 1)
+            assert list(times) == sorted(times)
     finally:
         stop.set()
         thread.join()

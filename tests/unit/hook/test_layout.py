@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallwatch.hook import layout
-from stallwatch.hook.publication import encode, fitting
+from stallwatch.hook.image import encode, fitting
 from stallwatch.model.snapshot import CounterLook, GroupCounter
 from stallwatch.node.heartbeat_file import LayoutError, TornRecord
 from tests.builders.records import decoded

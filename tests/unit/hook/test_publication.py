@@ -1,6 +1,10 @@
 """The record survives what happens to its file and its directory."""
 
+import itertools
 import os
+import random
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import ProcessIdentity, World
 from stallwatch.hook.publication import Publication
 from stallwatch.hook.training_thread import TrainingThread
-from stallwatch.model.snapshot import CounterLook, Heartbeat
+from stallwatch.model.snapshot import CounterLook, GroupCounter, Heartbeat
 from stallwatch.node.heartbeat_file import prepare
 from tests.builders.records import decoded
 
@@ -45,6 +49,60 @@ def path_in(directory: Path) -> Path:
 
 def record(directory: Path) -> Heartbeat:
     return decoded(path_in(directory).read_bytes())
+
+
+def test_each_word_is_in_its_place(directory: Path) -> None:
+    step, read_steps, stepper = step_counter()
+    guard, training = Guard(), TrainingThread(stepper)
+    made = Publication(PROCESS, WORLD, True, read_steps, Phases(11), guard, training)
+    step()
+    made.beat(12)
+    guard.errors, training.frame_changes = 13, 14
+    made.dump_started_ns, made.answered_request, made.refused_errno = 15, 16, 17
+    made.groups = (("nccl", 0, 10, 9), ("gloo", 1, 4, 4))
+    stepper()
+    step()
+    made.publish()
+    found = record(directory)
+    assert (found.is_child, found.step, found.phase_since_ns) == (True, 2, 11)
+    assert (found.pulse_count, found.pulse_ns, found.errors, found.frame_changes) == (1, 12, 13, 14)
+    assert (found.dump_started_ns, found.answered_request, found.refused_errno) == (15, 16, 17)
+    assert (found.training_ident, found.training_tid) == (threading.get_ident(), threading.get_native_id())
+    assert found.groups == (GroupCounter("nccl", 0, 10, 9), GroupCounter("gloo", 1, 4, 4))
+    assert (found.groups_dropped, found.ended, found.exit_code, found.ended_ns) == (0, False, None, None)
+    assert 0 < found.attached_ns <= time.monotonic_ns()
+
+
+def test_what_is_filled_in_place_is_as_if_it_were_made_anew(directory: Path) -> None:
+    """Steps, more of them than the ring holds, groups that come and go, texts that get shorter, looks, another rank."""
+    step, read_steps, stepper = step_counter()
+    phases, chance = Phases(1), random.Random(1)
+    made = Publication(PROCESS, WORLD, False, read_steps, phases, Guard(), TrainingThread(stepper))
+    beat = Beat(step, phases, lambda: True)
+    looks: list[CounterLook] = []
+    for number in range(1, 200):
+        for _ in range(chance.choice((0, 1, 5, 70, 200))):
+            step()
+        count = chance.choice((0, 1, 3, layout.GROUP_CAPACITY + 2))
+        made.groups = tuple(("gloo", group, number, group) for group in range(count))
+        made.look(number, 10 * number, (("gloo", 0, number, number - 1),))
+        looks.append(CounterLook(number, 10 * number, read_steps()[0] or -1, 0, 0, number, number - 1))
+        if number == 100:
+            made.move(WORLD._replace(rank=2, training_job="x"))
+        phase = "p" * chance.randrange(5)
+        with beat.phase(phase):
+            made.publish()
+        found = record(directory)
+        steps, times = read_steps(after=0)
+        assert found.step == (steps or None)
+        assert found.last_step_ns == (times[-1] if times else None)
+        assert found.step_durations_ns == tuple(later - earlier for earlier, later in itertools.pairwise(times))
+        assert found.groups == tuple(GroupCounter(*group) for group in made.groups[: layout.GROUP_CAPACITY])
+        assert found.groups_dropped == max(0, count - layout.GROUP_CAPACITY)
+        assert (found.phase, found.looks) == (phase, tuple(looks[-layout.LOOK_SLOTS :]))
+        assert (found.rank, found.training_job) == ((2, "x") if number >= 100 else (3, "job"))
+        end = layout.GROUP_OFFSET + len(found.groups) * layout.ONE_GROUP.size
+        assert not any(path_in(directory).read_bytes()[end : layout.STRING_OFFSET])
 
 
 def test_the_record_names_the_process_and_its_world(directory: Path) -> None:

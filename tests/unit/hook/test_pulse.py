@@ -1,7 +1,17 @@
 import itertools
+import pickle
+from pathlib import Path
 
+import pytest
+
+from stallwatch.hook import recorder
+from stallwatch.hook.beat import Phases, step_counter
+from stallwatch.hook.guard import Guard
+from stallwatch.hook.identity import ProcessIdentity, World
 from stallwatch.hook.layout import PUBLISH_NS
-from stallwatch.hook.pulse import SPREAD_NS, next_instant, number_of
+from stallwatch.hook.publication import Publication
+from stallwatch.hook.pulse import SPREAD_NS, Pulse, next_instant, number_of
+from stallwatch.hook.training_thread import TrainingThread
 
 SECOND = 1_000_000_000
 
@@ -36,3 +46,34 @@ def test_every_part_of_a_step_is_seen_whatever_its_length() -> None:
         for moment in moments:
             parts[moment % step_ns * 4 // step_ns] += 1
         assert min(parts) > 60, step_ns
+
+
+def test_which_recorders_there_are_is_asked_with_each_pulse_and_until_there_are_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """torch's answer is Python that nobody else runs; a group that is gone is seen at the next pulse."""
+    monkeypatch.setenv("STALLWATCH_DIR", str(tmp_path))
+    found: list[tuple[str, recorder.Dump]] = []
+    asked: list[int] = []
+
+    def recorders() -> tuple[tuple[str, recorder.Dump], ...]:
+        asked.append(number)
+        return tuple(found)
+
+    monkeypatch.setattr(recorder, "recorders", recorders)
+    _, read_steps, stepper = step_counter()
+    world = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
+    process = ProcessIdentity(7, 8, 9, "n1")
+    publication = Publication(process, world, False, read_steps, Phases(1), Guard(), TrainingThread(stepper))
+    pulse, groups = Pulse(publication, Guard()), []
+    status = pickle.dumps({"pg_status": {"0": {"last_enqueued_collective": 5, "last_completed_collective": 4}}})
+    for number in range(40, 60):
+        if number == 46:
+            found.append(("gloo", lambda *_: status))
+        if number == 54:
+            found.clear()
+        pulse._tick(number)
+        groups.append(len(publication.groups))
+    # Numbers that four divides are pulses.
+    assert asked == [*range(40, 47), 48, 52, *range(56, 60)]
+    assert groups == [0] * 8 + [1] * 8 + [0] * 4

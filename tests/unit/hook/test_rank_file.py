@@ -9,7 +9,8 @@ import pytest
 
 from stallwatch.hook import layout
 from stallwatch.hook.identity import ProcessIdentity
-from stallwatch.hook.publication import RankFile, encode
+from stallwatch.hook.image import encode
+from stallwatch.hook.publication import RankFile
 from tests.builders.records import decoded
 
 PROCESS = ProcessIdentity(pid=7, start_ticks=100, pid_namespace=4026531836, node="n1")

@@ -1,8 +1,11 @@
 """The thread that steps, and its frames as the pulse counts them."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from stallwatch.hook.beat import step_counter
 from stallwatch.hook.training_thread import TrainingThread
@@ -79,3 +82,26 @@ def test_a_thread_that_goes_on_is_seen_to_change() -> None:
     first = training.frame_changes
     training.look()  # another line of this thread, which is the main one
     assert training.frame_changes == first + 1
+
+
+def test_who_steps_moves_and_is_not_asked_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = TrainingThread(step_counter()[2])
+    with monkeypatch.context() as patch:
+        patch.delattr(sys, "_current_frames")
+        for steps in (1, 2, 20):
+            training.look(steps)
+    assert training.frame_changes == 3
+
+
+def test_who_stands_since_its_last_step_has_not_moved_since() -> None:
+    with stepping_elsewhere() as (training, thread, end):
+        while not _stands_in_wait(training):
+            pass
+        before = training.frame_changes
+        for _ in range(20):
+            training.look(1)
+        assert training.frame_changes == before + 1  # the step
+        end.set()
+        thread.join()
+        training.look(1)
+        assert training.frame_changes == before + 2

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stallwatch.hook import layout
-from stallwatch.hook.publication import fitting
+from stallwatch.hook.image import fitting
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample, RanksLook
 from stallwatch.sensors.child import encoded
