@@ -32,6 +32,7 @@ from stallwatch.demo.play import play
 from stallwatch.errors import StallwatchError
 from tests.bench import jobs
 from tests.bench.bench_footprint import has_gpu
+from tests.bench.busy import busy
 from tests.bench.figures import Figure
 from tests.bench.lanes import own_processes
 
@@ -42,6 +43,8 @@ GOAL_AT_ONCE = 1.5
 RANKS = 4
 # Of NCCL each rank that waits keeps a core busy, and the daemon and its children want some too.
 CORES_OF_A_LANE = 6
+# A job of four ranks that step each 50 ms, its daemon and what that starts are one more.
+BUSY_CORES, BUSY_PROCESSES = 2, 7
 # Long steps take long to be a rhythm; a limit is learned from six of them.
 FAULT_STEPS = {0.05: 100, 0.5: 24, 5.0: 10}
 
@@ -75,13 +78,29 @@ def figures(quick: bool) -> list[Figure]:
     backend = "nccl" if has_gpu() else "gloo"
     arguments = ["--steps", "0.05", "--runs", "1" if quick else "2", "--backend", backend]
     lanes = len(os.sched_getaffinity(0)) // CORES_OF_A_LANE
-    measured = _in_lanes(arguments, lanes) if lanes > 1 else _all(_options(arguments))
+    return _figures(_in_lanes(arguments, lanes) if lanes > 1 else _all(_options(arguments)), backend)
+
+
+def loaded(quick: bool) -> list[Figure]:
+    """The same under gloo, while other programs want the cores: two of them with a load of some 8."""
+    arguments = ["--steps", "0.05", "--runs", "1", *(["--fault", "lock", "--fault", "killed"] if quick else [])]
+    cores = sorted(os.sched_getaffinity(0))[:BUSY_CORES]
+    os.sched_setaffinity(0, cores)  # what we start as well
+    with busy(BUSY_PROCESSES):
+        measured = _all(_options(arguments))
+    loads = [one.load for one in measured]
+    return _figures(measured, f"gloo; {len(cores)} cores, load {min(loads):.0f} to {max(loads):.0f}")
+
+
+def _figures(measured: list[Measured], where: str) -> list[Figure]:
     print(table(measured))
     found = []
     for what, at_once in (("stalls", False), ("deaths and stops", True)):
         mine = [one for one in measured if (one.fault in AT_ONCE) == at_once]
         verdicts = [one.verdict_seconds for one in mine if one.verdict_seconds is not None]
-        spread = f"{backend}; p50 {statistics.median(verdicts):.1f}, worst {max(verdicts):.1f} s of {len(mine)}"
+        if not verdicts:
+            continue
+        spread = f"{where}; p50 {statistics.median(verdicts):.1f}, worst {max(verdicts):.1f} s of {len(mine)}"
         found.append(Figure(f"{what}: p95", _p95(verdicts), "s", detail=spread))
     wrong = [f"{one.fault}: {one.said}" for one in measured if not one.agrees]
     return [*found, Figure("right", 1 - len(wrong) / len(measured), "share", detail="; ".join(wrong))]
