@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.detection import DetectionState
@@ -18,7 +19,8 @@ from stallwatch.detectors.slow import SlowDetector, SlowState, waits_of
 from stallwatch.model.snapshot import JobKey
 
 _LEAST_TICKS = 3  # of a block: fewer moments say little of a share
-_MOST_BLOCKS = 64
+MOST_BLOCKS = 64
+MOST_EARLIER = 192  # blocks; more looks than that are not kept
 _MOST_RANKS = 64
 
 
@@ -43,6 +45,7 @@ class NodePace(msgspec.Struct, frozen=True):
     # By block: from its first look to the next block's, by this node's clock; 0: that is not known, or nobody looked
     # for a while. Whether steps are as long as they were is told by it.
     lasted_ms: tuple[int, ...] = ()
+    earlier: "NodePace | None" = None  # the same of more blocks, which reach further back
 
 
 def paces(state: DetectionState) -> dict[JobKey, NodePace]:
@@ -75,8 +78,17 @@ def pace_of(looks: Looks, step_seconds: float, since_step: int) -> NodePace | No
     steps = 1
     while steps * each < _LEAST_TICKS and steps < 1 << 16:
         steps *= 2
+    pace = _in_blocks(looks, counted, steps, MOST_BLOCKS)
+    if pace is None:
+        return None
+    earlier = _in_blocks(looks, counted, steps, MOST_EARLIER)
+    return replace(pace, step_seconds=step_seconds, since_step=since_step, earlier=earlier)
+
+
+def _in_blocks(looks: Looks, counted: Sequence[StepLook], steps: int, most: int) -> NodePace | None:
+    """The newest blocks of so many steps; None where none is whole."""
     last = counted[-1].step // steps  # it is under way
-    first = max(counted[0].step // steps + 1, last - _MOST_BLOCKS)
+    first = max(counted[0].step // steps + 1, last - most)
     if last <= first:
         return None
     ticks = [0] * (last - first)
@@ -87,14 +99,14 @@ def pace_of(looks: Looks, step_seconds: float, since_step: int) -> NodePace | No
             ticks[block] += look.ticks
             for own, pending in zip(waited, look.pending, strict=True):
                 own[block] += pending
-    lasted_ms = _lasted_ms(counted, steps, first, last)
     newest = max(counted[-1].step, 1)
     members = zip(looks.members, waited, strict=True)
     ranks = tuple(
         RankPace(member.rank, tuple(round(count / newest, 3) for count in member.role), tuple(own))
         for member, own in members
     )
-    return NodePace(steps, first, tuple(ticks), ranks, step_seconds, looks.nccl, since_step, lasted_ms)
+    lasted_ms = _lasted_ms(counted, steps, first, last)
+    return NodePace(steps, first, tuple(ticks), ranks, 0.0, looks.nccl, 0, lasted_ms)
 
 
 def _lasted_ms(counted: Sequence[StepLook], steps: int, first: int, last: int) -> tuple[int, ...]:

@@ -53,18 +53,19 @@ def costs_nothing(
     ranks: Sequence[int],
     alive: Sequence[RankHistory],
     before_seconds: float,
+    unsure_seconds: float = 0.0,
 ) -> bool:
     """Whether a step is as long as it was before (`before_seconds`; 0.0: not known), though the others wait for these
     ranks since. A fault adds to some ranks and takes nothing from the others. These have as much less to do: all keep a
     rate, each by its own clock (a loader that gives so many batches a second, an environment), and who was late once
-    stays late; or work has moved."""
+    stays late; or work has moved. `unsure_seconds`: as far the two lengths may lie apart by how they were measured."""
     found = _by_looks(looks, peers, ranks, alive, LEAST_LOOKS) if before_seconds else None
     if found is None:
         return False
     # Under NCCL looks tell what it costs at most: a tenth of a step, which people want to know of, is less than a share
     # of that.
     least = min(found[0].cost_seconds, _TOLD_SHARE * found[0].step_seconds) if looks.nccl else found[0].cost_seconds
-    return abs(found[0].step_seconds - before_seconds) <= _LOST * least
+    return abs(found[0].step_seconds - before_seconds) <= max(_LOST * least, unsure_seconds)
 
 
 def _by_looks(

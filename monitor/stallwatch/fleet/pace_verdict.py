@@ -2,7 +2,7 @@
 waiting), over the ranks of all. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from itertools import pairwise
 from statistics import median, median_low
@@ -10,11 +10,12 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.lasting import FIRST_STEPS
 from stallwatch.detectors.looks import LOOK_NS, MISSED_LOOKS, Looks, PeerRank, StepLook, peers_of
-from stallwatch.detectors.node_pace import NodePace
+from stallwatch.detectors.node_pace import MOST_BLOCKS, MOST_EARLIER, NodePace
 from stallwatch.detectors.slow import SlowReason, cost_lead, held_back
-from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, slow_cost
+from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, since_when, slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -23,6 +24,7 @@ from stallwatch.detectors.waiting import (
     Peers,
     cost,
     difference,
+    differences,
     was_so,
     who_waits_least,
 )
@@ -33,7 +35,7 @@ from stallwatch.fleet.seal import SealBroken, unseal
 from stallwatch.model.finding import Stage
 from stallwatch.model.verdict import Slowness
 
-_WINDOWS: Final = (64, 48, 32, 24, 16, 12, LEAST_LOOKS)  # blocks of steps, each of some moments
+_WINDOWS: Final = (MOST_BLOCKS, 48, 32, 24, 16, 12, LEAST_LOOKS)  # blocks of steps, each of some moments
 _COVERED: Final = 0.75  # of the blocks of the others that a node must have, to be laid beside them
 _LEAST_NODES: Final = 2
 _LEAST_RANKS: Final = 3  # of two, one waits for the other by many designs
@@ -76,20 +78,26 @@ def believed_paces(sealed: Mapping[str, bytes], secret: bytes, key: Key) -> dict
             pace = _PACE.decode(unseal(sealed[node], secret, "pace", key, node))
         except (SealBroken, msgspec.MsgspecError):
             continue
-        if _is_whole(pace):
+        if _is_whole(pace, MOST_BLOCKS) and (pace.earlier is None or _is_whole(pace.earlier, MOST_EARLIER)):
             found[node] = pace
     claims = Counter(rank.rank for pace in found.values() for rank in pace.ranks)
-    return {
-        node: msgspec.structs.replace(pace, ranks=tuple(rank for rank in pace.ranks if claims[rank.rank] == 1))
-        for node, pace in found.items()
-    }
+    own = {node: {rank.rank for rank in pace.ranks if claims[rank.rank] == 1} for node, pace in found.items()}
+    return {node: _of_ranks(pace, own[node]) for node, pace in found.items()}
 
 
-def _is_whole(pace: NodePace) -> bool:
+def _of_ranks(pace: NodePace, ranks: Set[int]) -> NodePace:
+    return msgspec.structs.replace(
+        pace,
+        ranks=tuple(rank for rank in pace.ranks if rank.rank in ranks),
+        earlier=None if pace.earlier is None else _of_ranks(pace.earlier, ranks),
+    )
+
+
+def _is_whole(pace: NodePace, most_blocks: int) -> bool:
     """Whether what was written by another is of the form that is reckoned with here."""
     lengths = {len(pace.ticks), *(len(rank.waited) for rank in pace.ranks)}
     is_power = 0 < pace.steps <= 1 << 20 and pace.steps & (pace.steps - 1) == 0
-    few = len(pace.ranks) <= _MOST_RANKS and len(pace.ticks) <= _WINDOWS[0]
+    few = len(pace.ranks) <= _MOST_RANKS and len(pace.ticks) <= most_blocks
     if not (len(lengths) == 1 and is_power and pace.first >= 0 and few and min(pace.ticks, default=0) >= 0):
         return False
     counts = [abs(count) for rank in pace.ranks for count in rank.role]  # of a group that is new torch says -1
@@ -131,8 +139,8 @@ def _verdict(
     same = before.ranks == least.ranks
     told = same and before.stage == "confirmed"
     looks, known = _looks(beside), before.before_seconds if before.waited_for == least.ranks else 0.0
-    before_seconds = known or seconds_before(looks, peers, least.ranks, least.looks)
-    if not told and costs_nothing(looks, peers, least.ranks, (), before_seconds):
+    before_seconds = known or seconds_before(looks, peers, least.ranks, least.looks) or _long_before(beside, least)
+    if not told and _costs_nothing(looks, peers, least.ranks, before_seconds):
         return PaceVerdict(
             (), of_nodes=of_nodes, of_ranks=of_ranks, waited_for=least.ranks, before_seconds=before_seconds
         )
@@ -167,6 +175,26 @@ def _verdict(
         waited_for=least.ranks,
         before_seconds=before_seconds,
     )
+
+
+def _costs_nothing(
+    looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Sequence[int], before_seconds: float
+) -> bool:
+    """Also where only the later half of the time says so: who stays late stood once, when it began."""
+    since = since_when(differences(peers, ranks), LEAST_LOOKS)
+    # A block begins up to a look later than it is seen to, and few tell how long a step was before.
+    unsure_seconds = LOOK_NS / SECOND_NS / max(looks.steps_within(LEAST_LOOKS), 1)
+    return any(
+        costs_nothing(looks, _last(peers, window), ranks, (), before_seconds, unsure_seconds)
+        for window in (since, max(LEAST_LOOKS, since // 2))
+    )
+
+
+def _long_before(beside: Mapping[str, NodePace], least: Least) -> float:
+    """`seconds_before` by more blocks: that some are waited for may show only when few are left of the time before."""
+    earlier = _side_by_side({node: pace.earlier for node, pace in beside.items() if pace.earlier is not None})
+    peers = next((one for one in _peers(earlier) if set(least.ranks) <= {rank for rank, _ in one}), None)
+    return 0.0 if peers is None else seconds_before(_looks(earlier), peers, least.ranks, least.looks)
 
 
 def _looks(beside: Mapping[str, NodePace]) -> Looks:
