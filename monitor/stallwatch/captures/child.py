@@ -1,7 +1,7 @@
 """A look of either kind (captures.spec), in its own process on the privileged side: `python -m
-stallwatch.captures.child ORDER`, with the daemon's side (captures.keeper) at its standard input and output. Decisive
-and cheap evidence first; what hangs is left behind at its deadline. It looks at ranks that its own side knows, and
-writes nothing anywhere."""
+stallwatch.captures.child ORDER`, or forked from there, with the daemon's side (captures.keeper) at its standard input
+and output. Decisive and cheap evidence first; what hangs is left behind at its deadline. It looks at ranks that its own
+side knows, and writes nothing anywhere."""
 
 import os
 import signal
@@ -183,9 +183,9 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Take one look by the order in the arguments."""
-    order = msgspec.json.decode(sys.argv[1], type=CaptureOrder)
+    order = msgspec.json.decode(arguments[0], type=CaptureOrder)
     give_up_network()
     sending = Sending(sys.stdin.fileno(), sys.stdout.fileno())
     known = read_known(order.known)
@@ -206,4 +206,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

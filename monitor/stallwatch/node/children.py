@@ -2,14 +2,19 @@
 its stead (node.privileged_client)."""
 
 import contextlib
+import ctypes
+import gc
+import importlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NoReturn, Protocol
 
 
 class Child(Protocol):
@@ -46,6 +51,7 @@ class Talking(Protocol):
 
 # Raise OSError when it cannot be started.
 Start = Callable[[], Talking]
+Main = Callable[[list[str]], None]  # of a module that is a program: given its arguments
 
 
 class PopenChild(subprocess.Popen[bytes]):
@@ -97,6 +103,125 @@ class OwnChild:
             except OSError:
                 self.channel.close()
                 raise
+
+
+class ForkedChild:
+    """A process that began as a copy of this one, as PopenChild's that leads a session. Satisfies Child."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The same once it has ended. Raise subprocess.TimeoutExpired after so many seconds."""
+        if self.returncode is None:
+            if timeout is not None and not self._has_ended_within(timeout):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it with all that it started."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has only begun, and leads nobody
+                os.killpg(self.pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)  # not reaped: the pid is its own
+
+    def _has_ended_within(self, seconds: float) -> bool:
+        descriptor = os.pidfd_open(self.pid)
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(max(seconds, 0.0) * 1e3))
+        finally:
+            os.close(descriptor)
+
+
+class OwnFork:
+    """A process of ours, with our rights, that runs what is imported here already: its code is in memory once for all
+    that are started so. It has nothing of this process but its environment, standard error, and what it is lent."""
+
+    def __init__(self, main: Callable[[], None], name: Sequence[str], lends: Sequence[int] = ()) -> None:
+        """`name`: its command line, for people. Call it where there is one thread. Raise OSError."""
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            # What comes before it has its own handlers is for it, and would be lost on ours.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    _be(main, name, theirs.fileno(), lends, before)
+            except OSError:
+                self.channel.close()
+                raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self.child: Child = ForkedChild(pid)
+
+
+def imported(modules: Iterable[str]) -> dict[str, Main]:
+    """The `main` of each module, with all that it will need (its `import_parts`), for who forks those that run it. One
+    that cannot be imported is left out: started as a program it says itself why."""
+    mains: dict[str, Main] = {}
+    for name in modules:
+        with contextlib.suppress(Exception):
+            module = importlib.import_module(name)
+            getattr(module, "import_parts", lambda: None)()
+            mains[name] = module.main
+    gc.collect()
+    gc.freeze()  # a collection in a child writes into all that it walks through, and would make it the child's own
+    return mains
+
+
+def _be(
+    main: Callable[[], None], name: Sequence[str], channel: int, lends: Sequence[int], mask: Collection[int]
+) -> NoReturn:
+    """What an exec would do, done by hand; never returns into what the parent was at."""
+    code = 1
+    try:
+        # What is garbage of the parent's stays so: an object that is taken apart here would close a descriptor whose
+        # number is another's by then.
+        gc.freeze()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.dup2(channel, 0)
+        os.dup2(channel, 1)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor not in lends:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        _show_as(name)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        main()
+        code = 0
+    except BaseException:  # noqa: BLE001 - as the interpreter does at its end
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _show_as(name: Sequence[str]) -> None:
+    """Have `ps` show this process under that command line: as much of it as has room in what it was started with."""
+    # proc_pid_stat(5): arg_start and arg_end, 0 where we may not know.
+    with open("/proc/self/stat", "rb") as file:
+        start, end = map(int, file.read().rpartition(b")")[2].split()[45:47])
+    if start and end > start:
+        words = b"".join(os.fsencode(word) + b"\0" for word in name)
+        ctypes.memmove(start, words[: end - start - 1].ljust(end - start, b"\0"), end - start)
 
 
 def start_logged(command: Sequence[str], log: BinaryIO, environment: Mapping[str, str]) -> PopenChild:

@@ -12,7 +12,7 @@ _MOST_PROFILE_SECONDS = 12  # of a look, which has 25 s for all that it does
 class Verb(NamedTuple):
     """Something that the privileged side may be asked for."""
 
-    module: str
+    module: str  # its `main` is given the arguments
     most: int  # of them alive at a time
     words: Callable[[Mapping[str, Any]], dict[str, Any]] | None  # what of a request is passed on, checked
     part: str  # of the settings, which its child is given
