@@ -191,10 +191,11 @@ class Fleet:
             word.over_ns = at_ns
         if word.over_ns is not None and at_ns - word.over_ns > _LINGER_NS:
             return None
-        if incident.is_over and word.judged == 0:
+        told = self._told(incident.incident_id)
+        # What the daemon before this one judged is known; that people were told of it the others must hear.
+        if incident.is_over and word.judged == 0 and not told.outputs:
             return None
         adopted = word.judged == 0 and incident.report is not None
-        told = self._told(incident.incident_id)
         if incident.severity != "none" and incident.together is not None and incident.together.speaks:
             word.known_as = word.known_as or incident.shared_id
         if told.outputs:

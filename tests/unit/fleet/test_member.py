@@ -120,6 +120,20 @@ def test_what_a_daemon_left_unsent_is_not_sent_after_its_restart_if_another_node
     assert sent[0].node != first.node
 
 
+@pytest.mark.parametrize("back", [3.0, 12.0])
+def test_who_dies_between_the_send_and_the_commit_and_is_back_soon_makes_no_third_message(back: float) -> None:
+    story = Story(2, 2, 3, "sleeps", dies_having_sent={0: "told"}, back_after={0: back}, resolved_at=200.0)
+    sent = sent_in(story)
+    assert [(one.node, one.step) for one in sent] == [(0, "told"), (1, "told"), (1, "resolved")]
+    assert len({one.key for one in sent}) == 1
+
+
+@pytest.mark.parametrize("back", [3.0, 20.0])
+def test_who_dies_so_and_is_back_when_the_job_moves_again_has_people_told_of_its_end(back: float) -> None:
+    story = Story(2, 2, 3, "sleeps", dies_having_sent={0: "told"}, back_after={0: back}, resolved_at=144.5)
+    assert [one.step for one in sent_in(story)] == ["told", "told", "resolved"]
+
+
 def test_what_a_daemon_left_unsent_is_sent_after_its_restart_if_nobody_else_can() -> None:
     first = told(sent_in(Story(nodes=2, culprit=2)))[0]
     story = Story(nodes=2, culprit=2, dies={first.node: first.queued_at + 0.5}, back_after={first.node: 25.0})
