@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from stallwatch.model.incident import Incident
 from stallwatch.outputs.spool import Message
 
-# Longer than a meeting place that does not answer is waited for, and than what nodes see is gathered (fleet.member).
-_LONGEST_SECONDS = 20.0
+# Longer than a meeting place that does not answer is waited for, and than another node takes to tell once the claim of
+# who died has run out: 26 s (fleet.member).
+_LONGEST_SECONDS = 40.0
 
 
 class LeftMessages:
@@ -22,8 +23,9 @@ class LeftMessages:
         self.until_ns = now_ns + int(_LONGEST_SECONDS * 1e9) if self._incidents else 0
 
     def note(self, incidents: Iterable[Incident]) -> None:
-        """Take in how incidents stand: what is this node's to tell waits no more."""
-        self._incidents -= {one.incident_id for one in incidents if not one.told_elsewhere}
+        """Take in how incidents stand: what is this node's to tell waits no more, nor what is well again, of which no
+        other begins to tell."""
+        self._incidents -= {one.incident_id for one in incidents if not one.told_elsewhere or one.state == "resolved"}
 
     def ready(self, queue: Sequence[Message], now_ns: int) -> tuple[Message, ...]:
         """Given all that is to be sent, return what may go now."""

@@ -22,10 +22,10 @@ OURS, SHARED, OTHER = message("ours", shared=False), message("shared", shared=Tr
 def test_what_others_see_too_waits_and_nothing_else() -> None:
     left = LeftMessages((OURS, SHARED), NOW)
     assert left.ready((OURS, SHARED, OTHER), NOW) == (OURS, OTHER), "what comes now is known to be ours"
-    assert left.until_ns == NOW + 20 * SECOND_NS
+    assert left.until_ns == NOW + 40 * SECOND_NS
 
 
-def test_it_waits_for_twenty_seconds_and_no_longer() -> None:
+def test_it_waits_for_forty_seconds_and_no_longer() -> None:
     left = LeftMessages((SHARED,), NOW)
     assert left.ready((SHARED,), left.until_ns - 1) == ()
     assert left.ready((SHARED,), left.until_ns) == (SHARED,)
@@ -38,6 +38,18 @@ def test_the_word_of_the_nodes_ends_the_wait_for_its_own_incident() -> None:
     assert elsewhere.told_elsewhere
     left.note([replace(incident(), incident_id="shared"), elsewhere])
     assert left.ready((SHARED, OTHER), NOW) == (SHARED,)
+
+
+def test_what_is_well_again_waits_for_nobody() -> None:
+    left = LeftMessages((SHARED, OTHER), NOW)
+    elsewhere = replace(incident(), together=Together(why="node1 tells"))
+    left.note(
+        [
+            replace(elsewhere, incident_id="shared", state="resolved"),
+            replace(elsewhere, incident_id="other", state="ended"),
+        ]
+    )
+    assert left.ready((SHARED, OTHER), NOW) == (SHARED,), "where ranks have died others may stand, and another tells"
 
 
 def test_where_nothing_was_left_nothing_is_waited_for() -> None:

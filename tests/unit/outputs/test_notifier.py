@@ -105,7 +105,7 @@ def test_what_a_daemon_left_unsent_goes_once_it_is_this_nodes_to_tell(bench: Ben
 def test_what_a_daemon_left_unsent_goes_after_a_while_whoever_is_to_tell(bench: Bench) -> None:
     left(bench)
     bench.answer(Delivered("ok"))
-    bench.clock.advance(25)
+    bench.clock.advance(45)
     bench.publish(incident(together=NOT_YET))
     assert bench.incident() == "llama-7b-1"
 
