@@ -29,6 +29,10 @@ _CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d+)")
 _OFF_BUS_GPU: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]+)")
 # No bracket between: a task called "NVRM:" has its pid there.
 _OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?[^\[]*fallen off the bus")
+# The driver's word on a GPU that has no XID any more: nvstatuscodes.h of NVIDIA's open kernel modules.
+_NO_STATUS: Final = re.compile(
+    r"NVRM: [^\[]*(?:Reset required \[NV_ERR_RESET_REQUIRED\]|GPU lost from the bus \[NV_ERR_GPU_IS_LOST\])"
+)
 _OOM_TASK: Final = re.compile(
     # Lists of nodes and CPUs hold commas, names of tasks spaces.
     r"oom-kill:constraint=CONSTRAINT_(?P<constraint>\w+),.*task=(?P<name>.+),pid=(?P<pid>\d+),uid=\d+"
@@ -138,6 +142,8 @@ class KernelLogReading:
             self._add("off_bus", line, number, pci_bus_id=_pci(pci))
         elif match := _said(_OFF_BUS_GPU, line):
             self._gpu, self._gpu_line = match["pci"], number
+        elif _said(_NO_STATUS, line):
+            self._add("gpu_reset", line, number)
         elif match := _said(_OOM_TASK, line):
             self._add(
                 "oom_kill",

@@ -24,7 +24,7 @@ _OF_A_RULE: Final = 3  # different characters, at most, of a line that only sepa
 _MOST_CUT: Final = 40  # lines of a terminal that one line takes
 # What ends so is whole, though many of one job's lines may be as long.
 _WHOLE: Final = re.compile(r"(?:before timing out\.|last completed (?:NCCL )?work: -?\d+\.?|[\"}\]])\r?$")
-_OF_TORCH: Final = re.compile(r"\[[EWF](?:\d{3,4} [\d:.]+)? ?ProcessGroup\w+\.cpp:\d+\] ")
+_OF_TORCH: Final = re.compile(r"\[[EWF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket|Utils)\.[ch]pp:\d+\] ")
 # Of torch's other files, of its agents: a line of its own.
 _BEGINS: Final = re.compile(r"\b[EWIF]\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?[\w./]+:\d+\] ")
 
@@ -89,6 +89,42 @@ def uncut(lines: Sequence[str]) -> Sequence[str]:
         out += [""] * (end - at - 1)
         at = end
     return out
+
+
+# Tools that fill paragraphs break a line between words, and put what they mark lines with before its first part only.
+_BROKEN: Final = (
+    (re.compile(r"Watchdog caught collective operation timeout:"), re.compile(r"\bbefore timing out\b")),
+    (re.compile(r"detected(?:\s*by watchdog at work\b.*)?$"), re.compile(r"last completed (?:NCCL )?work: -?\d+")),
+)
+_MOST_BROKEN: Final = 4  # lines that one of torch's takes then
+
+
+def refilled(lines: Sequence[str]) -> Sequence[str]:
+    """Given the lines of a log, return them with those of torch whole that were broken between words; what was joined
+    leaves an empty line, so that numbers stay."""
+    out, at = [], 0
+    while at < len(lines):
+        end = _end_of_broken(lines, at) if "ProcessGroup" in lines[at] else at + 1
+        out.append(" ".join((lines[at], *(line.strip() for line in lines[at + 1 : end]))))
+        out += [""] * (end - at - 1)
+        at = end
+    return out
+
+
+def _end_of_broken(lines: Sequence[str], at: int) -> int:
+    """Behind the last line of what begins there; of a line that is whole, or never ends, behind itself."""
+    if not _OF_TORCH.search(lines[at], 0, LONGEST_PREFIX):
+        return at + 1
+    text = lines[at].rstrip()
+    end = next((end for begin, end in _BROKEN if begin.search(text) and not end.search(text)), None)
+    for after in range(at + 1, min(len(lines), at + _MOST_BROKEN)) if end is not None else ():
+        more = lines[after].strip()
+        if not more or any(head.search(more, 0, LONGEST_PREFIX) for head in (_OF_TORCH, _BEGINS)):
+            break
+        text += f" {more}"
+        if end is not None and end.search(text):
+            return after + 1
+    return at + 1
 
 
 def whole_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,8 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "collective_timeout",
         "OpType=",
         # "[Rank g]" is the rank within the process group (nccl#1610), where no PG is printed. 1.13 prints a shape.
-        r"(?:\[Rank (?P<group_rank>\d+)\] )?(?:Watchdog caught collective operation timeout: |Work )Work\w+\("
+        # What another process wrote meanwhile may stand in the middle of the words before.
+        r"(?:\[Rank (?P<group_rank>\d+)\] Wa?[to]\w+ [^\[\]]{0,240}?)?\bWork[A-Z]+\("
         r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
         r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
         r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for \d+ milliseconds| timed out in blocking wait)",

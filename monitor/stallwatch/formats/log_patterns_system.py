@@ -157,6 +157,12 @@ SYSTEM_PATTERNS: Final = (
     ),
     pattern("cuda_error", "HSA_STATUS_ERROR", r"(?P<message>HSA_STATUS_ERROR\w*: .*)"),
     pattern("memory_allocation", "page allocation failure", r"(?P<message>page allocation failure: order:\d+)"),
+    # Ray's handler of what nobody caught in C++ names the type as the compiler does.
+    pattern(
+        "native_exception",
+        "Unhandled exception: ",
+        r"Unhandled exception: (?P<mangled>\w+)\. what\(\): (?P<message>.*?)\.?(?: \[repeated \d+x .*)?$",
+    ),
     # The C++ runtime and faulthandler; what() says more, in the next line.
     pattern("native_exception", "terminate called", r"throwing an instance of '(?P<exception>[\w:]+)'"),
     pattern(

@@ -54,7 +54,8 @@ _WITHIN: Final = ("jsonPayload", "_source", "labels", "kubernetes", "stream")  #
 _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
     r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
-    r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\])"
+    r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\]"
+    r"|[A-Za-z][\w.-]*:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL (?:INFO|WARN) )"
 )
 _MARKED: Final = re.compile(
     r"[\d\])>:\t]|\w +\||^[\w.-]+ $|^[`\"'\u201c\u2018]+$"

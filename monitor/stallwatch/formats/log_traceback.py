@@ -29,12 +29,23 @@ _ALONE: Final = re.compile(
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 # Code that a job installs but did not write. Everything else is its own.
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |^<string>")
+_LENGTH: Final = re.compile(r"[1-9]\d{0,2}")  # of a mangled name's next part, before it
 _MAXIMUM_LINES: Final = 2_000
 
 
 def starts(text: str) -> bool:
     """Whether a line begins a traceback."""
     return _START.match(text) is not None
+
+
+def demangled(name: str) -> str:
+    """Given a C++ type as the compiler names it, "N3c1016DistBackendErrorE", return "c10::DistBackendError"; what it
+    holds between <> is left out, and another name is returned as it is."""
+    parts, at = [], 1 if name.startswith("N") else 0
+    while match := _LENGTH.match(name, at):
+        at = match.end() + int(match[0])
+        parts.append(name[match.end() : at])
+    return "::".join(parts) if parts and at <= len(name) else name
 
 
 def undrawn(text: str) -> str:

@@ -12,7 +12,7 @@ from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_launcher import Summary, exit_of
-from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, uncut, whole_lines
+from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, refilled, uncut, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import LineOwners
 from stallwatch.formats.log_pattern import Pattern
@@ -28,7 +28,16 @@ from stallwatch.formats.log_prefix import (
 )
 from stallwatch.formats.log_progress import LogProgress
 from stallwatch.formats.log_time import LineTime, moment
-from stallwatch.formats.log_traceback import BODY, CHAINED, IGNORED, Traceback, lone_exception, starts, undrawn
+from stallwatch.formats.log_traceback import (
+    BODY,
+    CHAINED,
+    IGNORED,
+    Traceback,
+    demangled,
+    lone_exception,
+    starts,
+    undrawn,
+)
 from stallwatch.formats.outside_text import line_of
 from stallwatch.model.evidence import LogEvent, LogTail
 
@@ -113,7 +122,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     `most_events`."""
     reading = _Reading()
     lines = oldest_first(data.decode("utf-8", "surrogateescape").split("\n"))
-    for number, raw in whole_lines(uncut(lines)):
+    for number, raw in whole_lines(refilled(uncut(lines))):
         for line in lines_within(raw):
             reading.feed(line, number)
     events = reading.ended()
@@ -350,6 +359,8 @@ def _told(name: str, value: str) -> dict[str, Any]:
         case "died_of":
             known = _SIGNALS.get(value) or _SIGNALS.get(value.capitalize())
             return {"exit_signal": int(known) if known else None}
+        case "mangled":
+            return {"exception": demangled(value)}
         case "shape":
             elements = prod(int(size) for size in re.findall(r"\d+", value))
             return {"numel_in": elements, "numel_out": elements}

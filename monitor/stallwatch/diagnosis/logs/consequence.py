@@ -46,7 +46,7 @@ def shown_message(event: LogEvent) -> str:
     return f"{reason} ({before})" if mark else message
 
 
-_PEER: Final = "a peer had gone, or did not answer"
+PEER_GONE: Final = "a peer had gone, or did not answer"
 _STORE: Final = "the store had gone, or nobody had written what it asked for"
 _WATCHDOG: Final = "the watchdog ended a rank that waited"
 _ENDED: Final = "somebody ended it"
@@ -76,13 +76,16 @@ _OF_OTHERS: Final = tuple(
         ),
         (
             r"connection (?:closed by|reset by|was likely closed|refused|aborted)|broken pipe|remote process exited",
-            _PEER,
+            PEER_GONE,
         ),
-        (r"timed out waiting \d+ ?ms|NCCL communicator (?:was|has been) aborted|ncclRemoteError|failed to recv", _PEER),
-        (r"gloo.*(?:timeout|timed out)|application timeout caused pair closure|heartbeat timeout", _PEER),
-        (r"NCCL remote error|gloo/transport/", _PEER),
+        (
+            r"timed out waiting \d+ ?ms|NCCL communicator (?:was|has been) aborted|ncclRemoteError|failed to recv",
+            PEER_GONE,
+        ),
+        (r"gloo.*(?:timeout|timed out)|application timeout caused pair closure|heartbeat timeout", PEER_GONE),
+        (r"NCCL remote error|gloo/transport/", PEER_GONE),
         # vLLM's engine, of its workers; who asks the engine says the second.
-        (r"RPC call to \w+ timed out|EngineCore encountered an issue", _PEER),
+        (r"RPC call to \w+ timed out|EngineCore encountered an issue", PEER_GONE),
         (
             r"tcpstore|c10d store|key-value store|store->|store based barrier|wait timeout after|socket timeout"
             r"|recvValue",
@@ -90,7 +93,7 @@ _OF_OTHERS: Final = tuple(
         ),
         (r"monitoredBarrier", "another rank did not come to the barrier"),
         (r"horovod has been shut down", "another rank had left Horovod's job"),
-        (r"while rank \d+ has inconsistent 0 params", _PEER),
+        (r"while rank \d+ has inconsistent 0 params", PEER_GONE),
         (r"received \S*\s*death signal|SignalException", _ENDED),
     )
 )
@@ -193,7 +196,7 @@ class LineMeaning(NamedTuple):
 def meaning(event: LogEvent, kind: str = "") -> LineMeaning:
     """Return what one event means by itself, whatever else its logs say. `kind`: what it is taken as already."""
     found = _meaning(event, kind or event.kind)
-    return found._replace(consequence=_JOB_WENT_ON) if event.went_on and found.consequence in ("", _PEER) else found
+    return found._replace(consequence=_JOB_WENT_ON) if event.went_on and found.consequence in ("", PEER_GONE) else found
 
 
 def _meaning(event: LogEvent, kind: str) -> LineMeaning:
@@ -253,7 +256,7 @@ def _of_exception(event: LogEvent) -> LineMeaning:
     last = of_type.rpartition(".")[2].partition("(")[0]
     why = of_others(f"{of_type}: {event.message or ''}")
     if CANN_OF_OTHERS.search(text):
-        return LineMeaning("nccl_error", _PEER)
+        return LineMeaning("nccl_error", PEER_GONE)
     if any(words in text for words in _ADDRESS_IN_USE):
         return LineMeaning("address_in_use", "")
     if passes_on(event):

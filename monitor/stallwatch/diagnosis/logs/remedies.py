@@ -4,9 +4,10 @@ import re
 from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV
 
 from stallwatch.diagnosis.logs.blame import detail_sides, mismatch_words, what_differs
-from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.diagnosis.logs.consequence import PEER_GONE, LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import (
     BY_TEXT,
+    FORKED,
     LOADER,
     LOST,
     NO_DEVICE,
@@ -257,6 +258,7 @@ _WORDS: dict[str, Words] = {
     ),
 }
 _CUDA: tuple[tuple[str, Words], ...] = (
+    ("initialization error", FORKED),
     ("Error 802", NOT_INITIALISED),
     ("system not yet initialized", NOT_INITIALISED),
     ("Error 999", UNKNOWN_CUDA),
@@ -269,9 +271,14 @@ _CUDA: tuple[tuple[str, Words], ...] = (
     ("CUDA_ERROR_NO_DEVICE", NO_DEVICE),
 )
 # Kinds of which the text may say more than the kind does.
-_WITH_TEXT = frozenset(("exception", "cuda_error", "cancelled", "store_unreachable", "not_started"))
+_WITH_TEXT = frozenset(("exception", "native_exception", "cuda_error", "cancelled", "store_unreachable", "not_started"))
 _OF_ADDRESSES = ("nccl_connect", "gloo_connect", "store_unreachable")
 _SHOWN = "mend the line that raised; if its data did it, look for the sample in this rank's own log"
+_LOST_A_PEER = Words(
+    "This rank lost a peer, or had no answer from it: the cause stands elsewhere.",
+    "look for the rank whose log ends first, or with an error of its own (the address in this line is the peer's); "
+    "give all logs to stallwatch",
+)
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
@@ -335,6 +342,8 @@ def words_for(told: LoggedFailure) -> Words:
     # A program that did not begin lacks its own file: that of a rank that trains is another.
     if said is not None and (told.kind != "not_started" or said.then == "start"):
         return said
+    if told.kind == "exception" and told.consequence == PEER_GONE:
+        return _LOST_A_PEER
     words = _WORDS.get(told.kind, _OTHERWISE)
     return words._replace(remedy=_SHOWN) if told.kind == "exception" and told.event.frame is not None else words
 

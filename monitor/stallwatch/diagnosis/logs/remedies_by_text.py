@@ -79,6 +79,10 @@ _KILLED_CHILD: Final = Words(
     "dmesg -T | grep -i 'killed process'; cat /sys/fs/cgroup/memory.events; then less memory or a higher limit",
 )
 
+_THREADS: Final = Words(
+    "The limit of processes and threads was reached on this node.",
+    "ulimit -u; cat /sys/fs/cgroup/pids.max; docker run --pids-limit -1; fewer data-loader workers, OMP_NUM_THREADS=1",
+)
 _ENGINE: Final = Words(
     "vLLM's engine waited in vain for its workers: one of them stands, or has died. The engine, which says it, is none "
     "of them.",
@@ -154,14 +158,8 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
             "is the path on every node, mounted and filled? ls -l <path> on this one",
         ),
     ),
-    (
-        "can't start new thread",
-        Words(
-            "The limit of processes and threads was reached on this node.",
-            "ulimit -u; cat /sys/fs/cgroup/pids.max; docker run --pids-limit -1; fewer data-loader workers, "
-            "OMP_NUM_THREADS=1",
-        ),
-    ),
+    ("can't start new thread", _THREADS),
+    ("Resource temporarily unavailable", _THREADS),
     (
         "no GPUs found",
         Words(
@@ -304,6 +302,12 @@ UNKNOWN_CUDA: Final = Words(
     "uses it, else reboot the node; in a container start it anew",
     "without_node",
 )
+FORKED: Final = Words(
+    "CUDA could not start in this process: mostly one that was forked after its parent had used CUDA, as a data-loader "
+    "worker is whose dataset or collate function touches the GPU.",
+    'keep CUDA out of datasets and collate functions, or DataLoader(multiprocessing_context="spawn"); where no process '
+    "was forked: nvidia-smi on this node",
+)
 NO_DEVICE: Final = Words(
     "CUDA sees no GPU: an empty or wrong CUDA_VISIBLE_DEVICES, a container without GPUs, or a driver that does not "
     "answer.",
@@ -351,6 +355,7 @@ BY_REASON: Final[tuple[tuple[str, Words], ...]] = (
     ("library not found", LIBRARY_NOT_FOUND),
     ("is lost", LOST),
     ("reset required", LOST),
+    ("lost from the bus", LOST),
     ("not found", NOT_FOUND),
     ("unable to determine the device handle", UNREACHABLE),
     ("unknown error", DEVICE_LOST_FROM_CONTAINER),
