@@ -14,7 +14,7 @@ from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
+from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING, OF_THE_JOB
 from stallwatch.model.evidence import NodeEvidence
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.kernel import KernelEvent
@@ -33,6 +33,7 @@ _CRASHES = (4, 7, 8, 9, 11)  # signals that end a process which did not wait: SI
 def gpu_fault(analysis: Analysis) -> Saying:
     """A GPU of the job reported an error that ends its work, fell off the bus, or does not answer."""
     faults: list[tuple[str, Fact, tuple[int, ...]]] = []
+    by_programs: list[tuple[str, Fact, tuple[int, ...]]] = []  # a kernel log reaches back: the hardware's come first
     ignored: list[str] = []
     for node in analysis.case.nodes:
         for event in node.kernel_events:
@@ -40,7 +41,8 @@ def gpu_fault(analysis: Analysis) -> Saying:
                 continue
             if event.kind == "off_bus" or (event.kind == "xid" and event.xid in GPU_FAULTS | LEADING):
                 fact = _of_kernel(node, event)
-                faults.append((node.host, fact, _owners(analysis, node, event)))
+                kept = by_programs if event.xid in OF_THE_JOB else faults
+                kept.append((node.host, fact, _owners(analysis, node, event)))
             elif event.kind == "xid" and event.xid in FOLLOW_ON:
                 ignored.append(f"XID {event.xid} on {node.host} follows from something else")
         faults += _told_by_driver(analysis, node, GPU_FAULTS)
@@ -56,7 +58,7 @@ def gpu_fault(analysis: Analysis) -> Saying:
     for one in told:
         rank = None if _is_anybodys(one, told) else one.rank
         faults.append((one.event.host or "", Fact(headline(one, who=rank is None), one.place), _of(rank)))
-    return _claim(analysis, "gpu_fault", faults, ignored)
+    return _claim(analysis, "gpu_fault", faults + by_programs, ignored)
 
 
 def _is_anybodys(one: LoggedFailure, told: Iterable[LoggedFailure]) -> bool:
@@ -93,15 +95,20 @@ def _of_kernel(node: NodeEvidence, event: KernelEvent) -> Fact:
 
 
 def _told_by_nccl(analysis: Analysis) -> list[tuple[str, Fact, tuple[int, ...]]]:
-    """A port's own event comes before the completion error that its peers get."""
+    """A port's own event comes before the completion error that its peers get. Who gets one stands at one end of a way
+    that failed, and nothing tells at which: unless all that he has talked to are at the other ends."""
     told = [one for one in analysis.case.logs.told if one.kind in ("nccl_completion_error", "nccl_async_event")]
     own = [one for one in told if one.kind == "nccl_async_event"] or ([] if _a_rank_failed(analysis) else told)
-    seen: set[tuple[int | None, str | None]] = set()
+    peers: dict[tuple[int | None, str | None], set[str]] = {}
+    for one in own:
+        peers.setdefault((one.rank, one.event.host), set()).add((one.event.peer or "").partition("<")[0])
+    ends = [end for end, others in peers.items() if len(others) > 1] if len(peers) == 1 else []
     faults = []
     for one in own:
-        if (one.rank, one.event.host) not in seen:
-            seen.add((one.rank, one.event.host))
-            faults.append((one.event.host or "", Fact(headline(one)[:240], one.place), _of(one.rank)))
+        end = one.rank, one.event.host
+        if peers.pop(end, None) is not None:
+            named_by = _of(one.rank) if one.kind == "nccl_async_event" or end in ends else ()
+            faults.append((one.event.host or "", Fact(headline(one)[:240], one.place), named_by))
     return faults
 
 
@@ -145,13 +152,20 @@ def _claim(
     wait = main_wait(analysis, culprits)
     where = f"on a GPU of {named(culprits)}" if culprits else "on a GPU that no rank's process is known to use"
     where = "on an NVSwitch, which all GPUs of the node share" if of_switch else where
+    of_way = not culprits and all("Got completion" in fact.fact for _, fact, _ in faults)
+    where = "on the way between two nodes, and nothing tells at which end" if of_way else where
+    lacking = (
+        "the log of the other end, whose address the line names, and both nodes' kernel logs"
+        if of_way
+        else ("which rank's GPU it is: the kernel named no process of the job")
+    )
     return Claim(
         cause=cause,
         culprits=culprits,
         confidence="likely" if culprits else "possible",
         because=(*(fact for _, fact, _ in faults[:6]), Fact(f"it happened {where}", "pids"), *waiting_facts(analysis)),
         by_line=_by_line(analysis, cause, faults),
-        missing=() if culprits or of_switch else ("which rank's GPU it is: the kernel named no process of the job",),
+        missing=() if culprits or of_switch else (lacking,),
     ).at(analysis, wait)
 
 
