@@ -92,6 +92,7 @@ def _of_detail(analysis: Analysis, told: Sequence[LoggedFailure]) -> Claim:
         if culprits or len(seqs) == 1
         else None,
         parts=() if culprits else called_by_sides(sides),
+        told=behind if culprits else "",
         by_line=words_in(one, analysis.case.logs.events) if differs is None else mismatch_words(differs),
     )
 

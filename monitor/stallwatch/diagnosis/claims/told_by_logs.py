@@ -12,7 +12,7 @@ from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
+from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD, places_of
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
@@ -179,11 +179,21 @@ def undecided(analysis: Analysis) -> Claim | None:
         because=(*facts[:_MOST_FACTS], *meant),
         missing=silent + dumps,
         by_line=words,
-        told="" if logs.groups else facts[0].fact,
+        told=(_after_the_end(logs) or places_of(logs.groups)) if logs.groups else facts[0].fact,
         told_waiting=waiting,
         operation=operation if in_one else None,
         seq=seq if in_one else None,
     )
+
+
+def _after_the_end(logs: LogReading) -> str:
+    """That a log told the end of training before somebody waited there in vain; "" where none did."""
+    waits = [waiter.event for group in logs.groups for waiter in group.waiters.values()]
+    for end in (event for event in logs.events if event.kind == "clean_end"):
+        if any(end.source == wait.source and end.line < wait.line and end.rank in (None, wait.rank) for wait in waits):
+            said = end.text.strip()[:100]
+            return f'before that the log tells the end of training ("{said}"), and a rank that has left does not come'
+    return ""
 
 
 def _waited_in(analysis: Analysis) -> tuple[str | None, int | None]:

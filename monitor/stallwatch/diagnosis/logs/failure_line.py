@@ -1,8 +1,14 @@
 """A failure that logs tell, in one line: who and what."""
 
+import re
+from typing import Final
+
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
 from stallwatch.model.evidence import LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
+
+_TORCHS: Final = re.compile(r"^\[[EWIF](?:\d{3,4} [\d:.]+)? ?[\w.]+\.\w+:\d+\] (?:\[(?:PG .*?)?Rank \d+\]\s+)*")
+_NCCLS: Final = re.compile(r"^[\w.-]+:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL WARN ")
 
 
 def headline(told: LoggedFailure, *, who: bool = True) -> str:
@@ -51,4 +57,11 @@ def _headline(told: LoggedFailure) -> str:
         return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:
         return f"{who}Address already in use: {event.text.strip()[:200]}"
-    return who + event.text.strip()[:240] + frame
+    return who + _told(event, known=bool(who))[:240] + frame
+
+
+def _told(event: LogEvent, *, known: bool) -> str:
+    """The line without what its writer puts before what it says: torch's header, with the group that its rank stands
+    in, and NCCL's, where the rank is `known`."""
+    text = _TORCHS.sub("", event.text.strip())
+    return _NCCLS.sub("NCCL: ", text) if known else text

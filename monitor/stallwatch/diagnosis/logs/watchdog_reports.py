@@ -9,12 +9,15 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from stallwatch.formats.operation_names import operation_name
+from stallwatch.formats.rank_ranges import named_ranks
 from stallwatch.model.evidence import CodeFrame, LogEvent
 
 UNTOLD = 0  # the number of a wait whose watchdog names its group alone (nccl2's); operations count from 1
 DEFAULT = ("default_pg", "0", "")
 _ONE_WAIT_SECONDS = 2.0  # between the watchdogs of ranks that entered one collective
 _AFTER_WATCHDOGS = ("process_failed", "launcher_failure", "terminated", "restarting", "killing", "heartbeat_stuck")
+_MOST_PLACES = 4  # that one sentence tells
 _JOIN_LINES = 12  # between a time-out and the line that names its group
 
 
@@ -130,6 +133,23 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
     return tuple(groups[key] for key in sorted(groups))
 
 
+def places_of(groups: Iterable[GroupReading]) -> str:
+    """Where each rank waits, "rank 0 in all_gather number 5, ranks 1-3 in broadcast number 3 of group dp"; "" where all
+    wait in one call, or nobody is known to."""
+    ranks: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+    for group in groups:
+        for waiter in group.waiters.values():
+            ranks["" if group.is_default else group.name, waiter.seq, waiter.operation].append(waiter.rank)
+    if len(ranks) < 2:
+        return ""
+    said = [
+        f"{named_ranks(sorted(who))} in {operation_name(operation) or 'a call'}"
+        f"{f' number {seq}' if seq != UNTOLD else ''}{f' of group {name}' if name else ''}"
+        for (name, seq, operation), who in sorted(ranks.items(), key=lambda item: min(item[1]))
+    ]
+    return ", ".join(said[:_MOST_PLACES]) + (f", {len(said) - _MOST_PLACES} more" if len(said) > _MOST_PLACES else "")
+
+
 def _goes_on(group: GroupReading, events: Iterable[LogEvent], source: str) -> bool:
     """Whether this log was written on for a while after the last that waited had said so: ranks that wait for one
     another say so within moments, and a text that was cut in these lacks some."""
@@ -178,12 +198,13 @@ def _stacks(events: Iterable[LogEvent]) -> dict[tuple[str, int | None], list[Log
 
 
 def _named_later(events: Sequence[LogEvent], place: int) -> LogEvent | None:
-    """The line of the same rank and number that names the group: torch 2.2 and later print it next."""
+    """The line of the same rank and number that names the group: torch 2.2 and later print it next, the last one as
+    they end, where the time-out is repeated behind the group's name."""
     event = events[place]
     for later in events[place + 1 :]:
         if later.source != event.source or later.line > event.line + 100 * _JOIN_LINES:
             break
-        named = later.kind == "group_status" and later.group is not None
+        named = later.kind in ("group_status", "collective_timeout") and later.group is not None
         if named and (later.rank, later.seq, later.group_rank) == (event.rank, event.seq, event.group_rank):
             return later
     return None

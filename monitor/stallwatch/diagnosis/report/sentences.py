@@ -18,6 +18,7 @@ from stallwatch.model.verdict import Cause, Verdict, cost_of
 
 Activities = Mapping[int, RankActivity]
 _PARTS_SHOWN = 4
+_BARE_END = "ended with "  # as failure_line.py words the end of a process
 _UNSEEN = "any evidence of "  # as verdicts.py words what is missing
 
 
@@ -69,6 +70,8 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
         return (
             f"{culprits.who()} entered another operation{at} than the others, which are in {_operation(verdict)}{tail}"
         )
+    if mismatch.kind == "count" and culprits.aside.told:
+        return f"{culprits.aside.told}{_hedge(verdict, culprits)}"
     found, expected = shorten(operation_name(mismatch.found), 60), shorten(operation_name(mismatch.expected), 60)
     if mismatch.kind == "op":
         return f"{culprits.who()} called {found}{at} where the other ranks called {expected}{_number(verdict)}{tail}"
@@ -182,9 +185,11 @@ def _ended(first: RankActivity | None, culprits: Culprits) -> str:
     if first is None:
         return f"{is_} gone; how the process ended is not known"
     exceptions = first.exceptions
-    told = exceptions.text if not exceptions.tell_of_a_peer else None
-    raised = f" after {shorten(told, 120)}" if told else ""
-    if not raised and culprits.aside.told and first.end.exit_signal is None and first.end.exit_code is None:
+    # The cause as the logs tell it comes before what the rank raised at last, which may follow from it.
+    cause = "" if culprits.aside.told.startswith(_BARE_END) else culprits.aside.told
+    told = cause or (exceptions.text if not exceptions.tell_of_a_peer else None)
+    raised = f" after {shorten(told, 160)}" if told else ""
+    if culprits.aside.told and first.end.exit_signal is None and first.end.exit_code is None:
         return f"{is_} gone: {shorten(culprits.aside.told, 200)}"
     if first.end.out_of_memory:
         return f"{was} killed by the kernel because memory ran out"

@@ -89,7 +89,7 @@ def by_line(who: StepContext, words: Words, activities: Mapping[int, RankActivit
         case "job_ended":
             return [mend]
         case "undecided":
-            return [mend, *([] if anybody_seen(activities) else more_logs(who))]
+            return [mend, *([] if anybody_seen(activities) else more_logs(who, words.remedy))]
         case "collective_mismatch":
             return [mend, *_sides(who), _AGAIN]
         case _:
@@ -101,12 +101,11 @@ def anybody_seen(activities: Mapping[int, RankActivity]) -> bool:
     return any(activity.known for activity in activities.values())
 
 
-def more_logs(who: StepContext) -> list[NextStep]:
-    """Steps where logs alone are at hand, and do not decide."""
-    missing = [
-        of_the_living(f"Missing: {lacking}.") for lacking in (text.rstrip(".") for text in who.verdict.missing[:1])
-    ]
-    return [*missing, _GIVE_ALL]
+def more_logs(who: StepContext, said: str = "") -> list[NextStep]:
+    """Steps where logs alone are at hand, and do not decide. What `said` says, or the last step, is not said again."""
+    missing = [text.rstrip(".") for text in who.verdict.missing[:1] if not text.startswith("the logs of all ranks")]
+    missing = [text for text in missing if not ("flight recorder" in text and "flight recorder" in said)]
+    return [*(of_the_living(f"Missing: {lacking}.") for lacking in missing), _GIVE_ALL]
 
 
 _AGAIN = "Mend the program before it starts again: it comes back at the same call."
