@@ -65,10 +65,14 @@ _PCIE: Final = re.compile(
 # What may stand before a message: times, hosts, "kernel:", drivers. Elsewhere in a line the kernel repeats what users
 # have named: "sh[7]: segfault at 0 … in NVRM: Xid (PCI:0000:3b:00): 79, pid=42[1132,…" is a file of that name.
 _HEAD: Final = re.compile(  # one part of it: taken as it comes, for who tries all ways can be kept at it
-    rf"\s+|{_WALL.pattern}(?=\s)|<\d+>\d?|\d+,\d+,\d+,[^;]*;|\{{\d+\}}|\[[^\]]*\]:?|-(?=\s)"
+    rf"\s+|{_WALL.pattern}(?=\s)|<\d+>\d?|\d+,\d+,\d+,[^;]*;|\{{\d+\}}|\[[^\]]*\]:?|[-|](?=\s)"
     r"|kern\s*:\w+\s*:"  # dmesg --decode
     r"|[\w.-]+(?=\s+kernel\b)|kernel(?=\s)"  # a host
     r"|[^\s:`'\"]+:(?=\s)|\(slave(?=\s)"
+)
+# What grep, cat and mail put before the lines of a kernel's log.
+_QUOTED: Final = re.compile(
+    r"(?:> ?)*(?:\s*\d{1,7}\t)?(?:[\w./~-]{0,80}(?:log|messages|dmesg|journal|txt)[\w.-]{0,40}:(?:\d+:)?)?"
 )
 # So begins what it says of a process: "sh[7]: segfault at 0", "sh (7): VmData 12 exceed data ulimit". The name has up
 # to 15 bytes and is anybody's to choose, "eth0: Link DOWN" too.
@@ -198,7 +202,8 @@ def _said(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
     match = pattern.search(line)
     if match is None or match.start() > _LONGEST_HEAD:
         return None
-    at = 0
+    quoted = _QUOTED.match(line)
+    at = quoted.end() if quoted else 0
     while not _OF_A_PROCESS.match(line, at):
         if at >= match.start():
             return match if at == match.start() else None

@@ -162,3 +162,29 @@ def test_a_server_s_silence_is_one_event_until_it_is_back() -> None:
     assert parse((silent + back).encode()).events == ()
     assert len(parse((silent + back + silent).encode()).events) == 1
     assert len(parse((silent + back.replace("1.5", "1.6")).encode()).events) == 1
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "/var/log/kern.log:",
+        "/var/log/messages-20261129:",
+        "kern.log.1:4711:",
+        "> ",
+        "     7\t",
+        "  | 2026-11-27T21:14:00Z | ",
+    ],
+)
+def test_what_grep_cat_and_mail_put_before_its_lines_is_none_of_them(before: str) -> None:
+    lines = (
+        "Nov 27 21:14:00 node3 kernel: [81234.5] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "[81234.567890] NVRM: Xid (PCI:0000:3b:00): 48, pid=77, name=python3",
+    )
+    (first, second) = parse("\n".join(before + line for line in lines).encode()).events
+    assert (first.xid, second.xid, first.pci_bus_id) == (79, 48, "0000:3b:00")
+
+
+@pytest.mark.parametrize("before", ["", "kern.log:", "> "])
+def test_what_a_process_is_called_is_no_fault_behind_them(before: str) -> None:
+    line = "log:sh[7]: segfault at 0 ip 0 sp 0 error 4 in NVRM: Xid (PCI:0000:3b:00): 79, pid=42[1132,1000]"
+    assert parse((before + line).encode()).events == ()

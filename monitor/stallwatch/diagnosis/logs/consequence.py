@@ -39,9 +39,15 @@ class LoggedFailure(NamedTuple):
         return "log" if self.rank is None else f"log of rank {self.rank}"
 
 
+_ASKED: Final = re.compile(r"(?P<said>Unexpected error from \w+\(\))\. Did you run .*\? (?P<reason>Error \d+: .*)")
+
+
 def shown_message(event: LogEvent) -> str:
-    """An exception's message as people read it: of NCCL's, the reason before the place in torch's source."""
+    """An exception's message as people read it: of NCCL's, the reason before the place in torch's source, and CUDA's
+    before the question that torch asks."""
     message = event.message or ""
+    if asked := _ASKED.fullmatch(message):
+        return f"{asked['reason']} ({asked['said']})"
     before, mark, reason = message.partition("; last error: ")
     return f"{reason} ({before})" if mark else message
 

@@ -56,7 +56,7 @@ def _headline(told: LoggedFailure) -> str:
     if told.kind == "actor_died" and event.message:
         return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:
-        return f"{who}Address already in use: {event.text.strip()[:200]}"
+        return f"{who}Address already in use: {_told(event, known=False)[:200]}"
     return who + _told(event, known=bool(who))[:240] + frame
 
 

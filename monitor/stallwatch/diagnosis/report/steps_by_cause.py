@@ -48,6 +48,13 @@ def mismatch(who: StepContext) -> list[NextStep]:
             f"Look for {cause.removesuffix(' on it')}.",
             _CONFIRM,
         ]
+    if who.rank is None and who.verdict.seq is not None:
+        return [
+            "Print shape and data type of the tensors before that call, on a rank of each side, and compare how each "
+            "came to its own.",
+            "Look for a batch, sequence or bucket whose length differs by rank, a cast that only some ranks take.",
+            _CONFIRM,
+        ]
     if who.rank is None:
         return [
             "Print shape and data type of the tensors before each collective, on every rank: the one that aborted has "

@@ -44,7 +44,10 @@ def configurations(surroundings: Surroundings) -> list[tuple[str, dict[str, Any]
     Raise Inapplicable where there is none."""
     found = [(str(path), read_config(path)) for path in surroundings.question.deepspeed]
     if surroundings.question.scripts:
+        named = {path.resolve() for path in surroundings.question.deepspeed}  # the folder beside it may hold it, too
         for path, text in texts(surroundings):
+            if path.resolve() in named:
+                continue
             for part in parts(path, text):
                 if part.language == "json" and (config := _configuration(part.text)) is not None:
                     found.append((f"{path}:{part.lines[0][0]}", config))

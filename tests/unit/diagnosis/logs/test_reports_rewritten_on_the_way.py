@@ -5,9 +5,22 @@ Megatron-Bridge#3986, autocast#381, Lightning#20832)."""
 
 import pytest
 
-from tests.builders.texts import AGENT, PEER_LOST, SUMMARY, VERSIONS, header, marked, ranked, timed_out, told, verdict
+from tests.builders.texts import (
+    AGENT,
+    PEER_LOST,
+    RAISED,
+    SUMMARY,
+    VERSIONS,
+    header,
+    marked,
+    ranked,
+    timed_out,
+    told,
+    verdict,
+)
 
 NAMED = [version for version in VERSIONS if version not in ("1.13", "2.0", "2.1")]
+LAST = "ValueError: shard 17 is empty"
 FOREIGN = "WARNING of another process` goes here"
 
 
@@ -36,6 +49,7 @@ def test_sizes_that_differ_are_seen_through_words_of_another_process() -> None:
     found = verdict(_interrupted(sizes))
     assert (found.cause, found.culprits) == ("collective_mismatch", ())
     assert "40 elements" in found.summary
+    assert "gloo" not in found.next_steps[0]
 
 
 def test_a_line_that_is_whole_or_goes_on_elsewhere_is_not_filled_with_the_next() -> None:
@@ -118,6 +132,15 @@ def test_how_a_rank_ended_is_told_with_what_it_died_of() -> None:
     assert (found.cause, found.culprits) == ("rank_exited", (1,))
     assert "initialization error" in found.summary
     assert "forked" in " ".join(fact.fact for fact in found.because)
+
+
+def test_what_cuda_says_stands_before_what_torch_asks() -> None:
+    """A sentence has no room for both."""
+    text = (
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+        "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
+    )
+    assert "Error 802: system not yet initialized" in verdict(ranked(RAISED.replace(LAST, text), 1)).summary
 
 
 def test_a_driver_that_asks_for_a_reset_without_an_xid_has_a_fault() -> None:

@@ -205,6 +205,12 @@ def test_the_old_form_of_zero_is_refused(node: Node) -> None:
     assert one(DeepSpeedSettings().look(around(node, {"zero_optimization": True}))).severity == "error"
 
 
+def test_a_file_that_is_named_and_lies_in_a_folder_of_scripts_is_told_once(node: Node) -> None:
+    path = node.write("ds.json", json.dumps({"gradient_clip": 1.0}))
+    question = Question(deepspeed=(path,), scripts=(path.parent,))
+    assert one(DeepSpeedKeys().look(node.around({}, question=question))).severity == "warning"
+
+
 def test_json_in_a_guide_is_held_to_deepspeeds_rules(node: Node) -> None:
     text = '# ZeRO\n\n```json\n{\n  // two stages\n  "zero_optimization": {"stage": 2, "overlap_com": true}\n}\n```\n'
     guide = node.around(question=Question(scripts=(node.write("guide.md", text),)))
