@@ -392,6 +392,7 @@ def _rate(peers: Sequence[PeerRank]) -> float:
 
 def _same_role(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """The counts that ranks of one program have differ by what a step in progress holds, not by a part of them."""
-    return len(one) == len(other) and all(
-        abs(a - b) <= max(64, 0.02 * max(a, b)) for a, b in zip(sorted(one), sorted(other), strict=True)
-    )
+    if one == other:
+        return True
+    counts = zip(sorted(one), sorted(other), strict=False)
+    return len(one) == len(other) and all(abs(a - b) <= max(64, 0.02 * max(a, b)) for a, b in counts)

@@ -93,10 +93,10 @@ def _step_error_ns(looks: Looks, window: int) -> float:
     """The standard error of a step's mean length in the last looks; 0.0 where it is not known."""
     middle = looks.step_ns(window)
     squares, steps = 0.0, 0
-    for one, after in pairwise(looks.looks[-window:]):
-        many = after.step - one.step
-        if one.step >= 0 and many > 0 and after.at_ns - one.at_ns <= _MISSED * many * middle:
-            squares += (after.at_ns - one.at_ns - many * middle) ** 2 / many
+    for (one_ns, one), (after_ns, after) in pairwise(_moments(looks, window)):
+        many = after - one
+        if one >= 0 and many > 0 and after_ns - one_ns <= _MISSED * many * middle:
+            squares += (after_ns - one_ns - many * middle) ** 2 / many
             steps += many
     return sqrt(squares) / steps if steps else 0.0
 
@@ -131,16 +131,21 @@ def seconds_before(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Seq
     return min((step_ns for step_ns in halves if step_ns), default=0.0) / SECOND_NS
 
 
+def _moments(looks: Looks, window: int, but: int = 0) -> list[tuple[int, int]]:
+    """(when it began, its step) of each of the last looks, `but` the newest so many."""
+    return [(look.at_ns, look.step) for look in looks.looks[-window : -but or None]]
+
+
 def _usual_step_ns(looks: Looks, window: int, but: int) -> float:
     """`Looks.step_ns` without steps in which the job stood: who was held up before says nothing of how fast it is."""
     each = [
-        (after.at_ns - one.at_ns, after.step - one.step)
-        for one, after in pairwise(looks.looks[-window : -but or None])
-        if one.step >= 0 and after.step > one.step
+        (after_ns - one_ns, after - one)
+        for (one_ns, one), (after_ns, after) in pairwise(_moments(looks, window, but))
+        if after > one >= 0
     ]
     if not each:
         return 0.0
-    most = _MISSED * median(time_ns / steps for time_ns, steps in each)
+    most = _MISSED * median([time_ns / steps for time_ns, steps in each])
     usual = [(time_ns, steps) for time_ns, steps in each if time_ns <= most * steps]
     return sum(time_ns for time_ns, _ in usual) / sum(steps for _, steps in usual)
 

@@ -73,6 +73,10 @@ class Peers:
         """`waited_share` of each rank in the last looks, which are as many at least."""
         return {rank: sum(shares[-window:]) / window for rank, shares in self._shares.items()}
 
+    def each(self, rank: int, window: int) -> list[float]:
+        """One rank's share of each of the last looks."""
+        return self._shares[rank][-window:]
+
     def column(self, rank: int, window: int) -> Column:
         """One rank's last looks."""
         return self._columns[rank][-window:]
@@ -127,10 +131,11 @@ def who_waits_least(
         # A spell makes it less: what is too little without it is so with it.
         if min(evidence) < SUSPECT_NATS:
             continue
-        others = [peers.column(rank, window) for rank in rest]
         spells = [looks_of_a_draw(peers.less(rank, rest, window)) for rank in ranks]
         nats = min(one / spell for one, spell in zip(evidence, spells, strict=True))
-        if nats >= SUSPECT_NATS and all(_lasts(column, others) for column in columns):
+        if nats >= SUSPECT_NATS and _lasts(
+            [peers.each(rank, window) for rank in ranks], [peers.each(rank, window) for rank in rest]
+        ):
             return Least(ranks, nats, window, since_ns, most, typical)
     return None
 
@@ -287,17 +292,24 @@ def cost(share: float, error: float, step_seconds: float, looks: int, seconds: f
     )
 
 
-def _lasts(mine: Column, others: Sequence[Column]) -> bool:
-    size = len(mine) // _BLOCKS
-    whole = _less(mine, others)
-    parts = (slice(block * size, (block + 1) * size) for block in range(_BLOCKS))
-    return all(_less(mine[part], [other[part] for other in others]) > _OF_WHOLE * whole for part in parts)
+def _lasts(slow: Sequence[Sequence[float]], rest: Sequence[Sequence[float]]) -> bool:
+    """Whether each of the slow ones waits less than the others in every part, by their shares of the looks."""
+    looks = len(slow[0])
+    size = looks // _BLOCKS
+    whole = _typical(rest, 0, looks)
+    least = [_OF_WHOLE * (whole - sum(each) / looks) for each in slow]
+    for first in range(0, _BLOCKS * size, size):
+        typical = _typical(rest, first, size)
+        if any(
+            typical - sum(each[first : first + size]) / size <= part for each, part in zip(slow, least, strict=True)
+        ):
+            return False
+    return True
 
 
-def _less(mine: Column, others: Sequence[Column]) -> float:
-    """By how much less it waits than its median peer."""
-    waited = sorted(waited_share(other) for other in others)
-    return waited[len(waited) // 2] - waited_share(mine)
+def _typical(rest: Sequence[Sequence[float]], first: int, looks: int) -> float:
+    """How much the median one of them waits."""
+    return sorted([sum(each[first : first + looks]) / looks for each in rest])[len(rest) // 2]
 
 
 def _evidence(mine: Column, others: Sequence[tuple[int, int, int]], ranks: int, minimum_share: float) -> float:

@@ -26,6 +26,8 @@ _NATS = 10.0
 _AS_LARGE = 0.6  # of it
 _AS_BEFORE = 0.35  # of a difference: that is another one
 
+_Blocks = list[tuple[int, list[float]]]  # of each rank: how many lie beside each other, and the means of all
+
 
 def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window: int, difference: float) -> bool:
     """Given (rank, column) of peers, of all looks that are kept, and the ranks that wait less by so much in the last
@@ -33,45 +35,51 @@ def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window
     # The others among themselves: what the suspected ones do now changes the leads of all.
     rest = [column for rank, column in columns if rank not in ranks]
     usual = leads_of_looks(rest if len(rest) > 1 else [column[:-window] for _, column in columns])
-    variance = max(_variance_of_mean(usual, block, window) for block in _BLOCKS)
+    sums = [_sums(leads) for leads in usual]
+    # By block, of each of them that has enough of those: asked at each tick while a rank waits less than its peers.
+    means = {
+        block: [((len(of) - 1) // block, _means(of, block, _PLACES)) for of in sums if len(of) > _LEAST_BLOCKS * block]
+        for block in _BLOCKS
+    }
+    variance = max(_variance_of_mean(of, block, window) for block, of in means.items())
     if difference < _ERRORS * sqrt(variance):
         return True
-    return min(_nats(usual, block, window, _AS_LARGE * difference) for block in _BLOCKS) < _NATS
+    return min(_nats(of, block, window, _AS_LARGE * difference) for block, of in means.items()) < _NATS
 
 
 def is_new(earlier: Sequence[Column], looks: int, difference: float) -> bool:
     """Given the columns of peers before a difference that shows for so many looks, return whether none of them has
     waited less, or more, by nearly as much for as long."""
-    means = [mean for leads in leads_of_looks(earlier) for mean in _means(leads, looks)]
+    means = [mean for leads in leads_of_looks(earlier) for mean in _means(_sums(leads), looks)]
     return bool(means) and max(map(abs, means)) < _AS_BEFORE * difference
 
 
-def _nats(series: Sequence[Sequence[float]], block: int, window: int, least: float) -> float:
+def _nats(series: _Blocks, block: int, window: int, least: float) -> float:
     """How unlikely it is that every block of a window has so large a mean, by how many of the others' have it."""
-    if not series or len(series[0]) < _LEAST_BLOCKS * block:
-        return inf
-    means = [mean for leads in series for mean in _means(leads, block, _PLACES)]
-    as_large = sum(mean >= least for mean in means)
+    means = [mean for _, of_rank in series for mean in of_rank]
+    as_large = sum([mean >= least for mean in means])
     if not as_large:
         return inf
-    blocks = len(series) * (len(series[0]) // block)
+    blocks = sum(count for count, _ in series)
     return window / block * log((blocks + 1) / (blocks * as_large / len(means) + 1))
 
 
-def _means(leads: Sequence[float], block: int, places: int = 1) -> list[float]:
+def _sums(leads: Sequence[float]) -> list[float]:
+    """Of the first 0, 1, 2, … looks."""
+    return [0.0, *accumulate(leads)]
+
+
+def _means(sums: Sequence[float], block: int, places: int = 1) -> list[float]:
     """Of blocks of so many looks, the newest first; `places`: in how many ways they are laid over the looks."""
-    sums, apart = [0.0, *accumulate(leads)], max(1, block // places)
-    return [(sums[end] - sums[end - block]) / block for end in range(len(leads), block - 1, -apart)]
+    apart = max(1, block // places)
+    return [(sums[end] - sums[end - block]) / block for end in range(len(sums) - 1, block - 1, -apart)]
 
 
-def _variance_of_mean(series: Sequence[Sequence[float]], block: int, window: int) -> float:
+def _variance_of_mean(series: _Blocks, block: int, window: int) -> float:
     """Of a mean over `window` looks, if blocks of so many are independent of each other; 0.0: too few to say."""
     squares, freedom = 0.0, 0.0
-    for leads in series:
-        blocks = len(leads) // block
-        if blocks >= _LEAST_BLOCKS:
-            means = _means(leads, block, _PLACES)
-            middle = sum(means) / len(means)
-            squares += sum((mean - middle) ** 2 for mean in means) * blocks / len(means)
-            freedom += blocks - 1
+    for blocks, means in series:
+        middle = sum(means) / len(means)
+        squares += sum([(mean - middle) ** 2 for mean in means]) * blocks / len(means)
+        freedom += blocks - 1
     return squares / freedom * block / max(window, block) if freedom else 0.0
