@@ -8,6 +8,7 @@ import stat
 import struct
 import time
 from binascii import crc32
+from functools import lru_cache
 from pathlib import Path
 
 from stallwatch.encoding import json_of
@@ -122,6 +123,9 @@ def _hold(parent: int, identity: tuple[int, int]) -> None:
         time.sleep(_BETWEEN_TRIES_SECONDS)
 
 
+_NAMES = tuple(name for name, _ in layout.WORDS)
+
+
 def read_heartbeat(path: Path) -> Heartbeat:
     """Read one record. Raise FileRefused, LayoutError or OSError; whose process it claims is not checked here."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -172,10 +176,13 @@ def decode(data: bytes, path: str, uid: int) -> Heartbeat:
 
 def _values(data: bytes, version: int, path: str, uid: int) -> Heartbeat:
     values = layout.ALL_WORDS.unpack_from(data)
-    word = {
-        name: value if since <= version else layout.UNKNOWN
-        for (name, since), value in zip(layout.WORDS, values, strict=True)
-    }
+    if version >= layout.VERSION:
+        word = dict(zip(_NAMES, values, strict=True))
+    else:
+        word = {
+            name: value if since <= version else layout.UNKNOWN
+            for (name, since), value in zip(layout.WORDS, values, strict=True)
+        }
     text = _texts(data, version)
     count = word["group_count"]
     if not 0 <= count <= layout.GROUP_CAPACITY:
@@ -252,11 +259,17 @@ def _looks(data: bytes) -> tuple[CounterLook, ...]:
     return tuple(CounterLook(*values) for values in sorted(layout.ONE_LOOK.iter_unpack(area)) if values[0] > 0)
 
 
+# Names of a job, a node, a phase: what eight ranks say each second is nearly always the same.
+@lru_cache(maxsize=256)
+def _text(raw: bytes) -> str:
+    return name_of(raw.decode("utf-8", "replace"))
+
+
 def _texts(data: bytes, version: int) -> dict[str, str]:
     texts = {}
     offset = layout.STRING_OFFSET
     for name, size, since in layout.STRINGS:
         raw = data[offset : offset + size].split(b"\0", 1)[0]
-        texts[name] = name_of(raw.decode("utf-8", "replace")) if since <= version else ""
+        texts[name] = _text(raw) if since <= version else ""
         offset += size
     return texts

@@ -64,24 +64,28 @@ def parse_stat(data: bytes) -> Stat:
 
 def parse_status(data: bytes) -> Status:
     """Raise ValueError when the Uid line is missing."""
-    values = {}
-    for line in data.splitlines():
-        name, _, body = line.partition(b":")
-        if name in _STATUS_NAMES:
-            values[name] = body
-    if b"Uid" not in values:
+    data = b"\n" + data
+    uids = _field(data, b"\nUid:")
+    if uids is None:
         raise ValueError("status has no Uid")
+    wakes = _field(data, b"\nvoluntary_ctxt_switches:")
     return Status(
-        uids=_numbers(values[b"Uid"]),
-        gids=_numbers(values.get(b"Gid", b"")),
-        groups=_numbers(values.get(b"Groups", b"")),
-        tracer_pid=int(values.get(b"TracerPid", b"0")),
-        namespace_pids=_numbers(values.get(b"NSpid", b"")),
-        wakes=int(values[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in values else None,
+        uids=_numbers(uids),
+        gids=_numbers(_field(data, b"\nGid:") or b""),
+        groups=_numbers(_field(data, b"\nGroups:") or b""),
+        tracer_pid=int(_field(data, b"\nTracerPid:") or b"0"),
+        namespace_pids=_numbers(_field(data, b"\nNSpid:") or b""),
+        wakes=None if wakes is None else int(wakes),
     )
 
 
-_STATUS_NAMES = frozenset((b"Uid", b"Gid", b"Groups", b"TracerPid", b"NSpid", b"voluntary_ctxt_switches"))
+def _field(data: bytes, start: bytes) -> bytes | None:
+    """What stands in that line: the kernel escapes line ends in a name, which is the first line."""
+    at = data.find(start)
+    if at < 0:
+        return None
+    end = data.find(b"\n", at + 1)
+    return data[at + len(start) : None if end < 0 else end]
 
 
 def _numbers(text: bytes) -> tuple[int, ...]:
@@ -187,7 +191,8 @@ class ProcessDirectory:
 
     def is_stopped(self) -> bool:
         """Whether its state is T, for those who ask several times a second. Raise as `stat` does."""
-        data = self.read_again("stat")
+        # The main thread's, which is the process' as well: the process' own file sums up hundreds of threads.
+        data = self.read_again(f"task/{self.pid}/stat")
         return data[data.rindex(b")") + 2 :][:1] == b"T"
 
     def status(self) -> Status:
@@ -238,12 +243,22 @@ def children_of(pid: int, proc: str = "/proc", threads: bool = True) -> tuple[in
     except OSError:
         return ()
     found: list[int] = []
+    parts: list[bytes] = []
     for tid in tids:
         try:
-            with open(f"{proc}/{pid}/task/{tid}/children", "rb") as file:
-                found += (int(word) for word in file.read().split())
+            # Without objects for path and file: a rank has hundreds of threads.
+            descriptor = os.open(f"{proc}/{pid}/task/{tid}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
+        try:
+            while part := os.read(descriptor, _LIMIT_BYTES):
+                parts.append(part)
+            found += map(int, b"".join(parts).split())
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+            parts.clear()
     return tuple(sorted(found))
 
 

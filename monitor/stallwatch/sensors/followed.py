@@ -50,6 +50,7 @@ class FollowedRank:
         self.end: ProcessEnd | None = None
         self.stopped = False
         self.kin = kin_of(watch.pid, parent, proc)
+        self._named: tuple[RankNames, JobKey] | None = None  # asked for many times a look
         self._twin: tuple[JobKey, int] | None = None  # which of the jobs of its name it is of
 
     @property
@@ -60,7 +61,9 @@ class FollowedRank:
     @property
     def named(self) -> JobKey:
         """The job that it says it is of."""
-        return JobKey(self.names.training_job, self.names.epoch, self.owner)
+        if self._named is None or self._named[0] != self.names:
+            self._named = self.names, JobKey(self.names.training_job, self.names.epoch, self.owner)
+        return self._named[1]
 
     @property
     def job(self) -> JobKey:
