@@ -45,6 +45,7 @@ _COUNTS: Final = 1_000_000  # a role's counts by step, as counts
 _MOST_SLOW: Final = 64  # ranks that are named together: some nodes; more than that are the job's own design
 _MOST_RANKS: Final = 1024  # of one node
 _LARGEST: Final = 1e9  # of seconds, and of calls, a step; of milliseconds
+_ASKED: Final = 64  # nodes of which it is asked how long a step was
 _APART_NS: Final = 10**12  # blocks are of no one moment
 
 
@@ -191,8 +192,11 @@ def _costs_nothing(
 
 
 def _long_before(beside: Mapping[str, NodePace], least: Least) -> float:
-    """`seconds_before` by more blocks: that some are waited for may show only when few are left of the time before."""
-    earlier = _side_by_side({node: pace.earlier for node, pace in beside.items() if pace.earlier is not None})
+    """`seconds_before` by more blocks, of some nodes: that some ranks are waited for may show only when few blocks are
+    left of the time before."""
+    waited_for = [node for node, pace in beside.items() if {rank.rank for rank in pace.ranks} & set(least.ranks)]
+    some = list(dict.fromkeys([*waited_for, *beside]))[: len(waited_for) + _ASKED]
+    earlier = _side_by_side({node: pace.earlier for node in some if (pace := beside[node]).earlier is not None})
     peers = next((one for one in _peers(earlier) if set(least.ranks) <= {rank for rank, _ in one}), None)
     return 0.0 if peers is None else seconds_before(_looks(earlier), peers, least.ranks, least.looks)
 
