@@ -53,7 +53,7 @@ class Pulse:
         self._guard = guard
         self._requests = Requests()
         self._group_names = GroupNames()
-        self._recorders: tuple[tuple[str, recorder.Dump], ...] = ()
+        self._recorders: tuple[recorder.Status, ...] = ()
         self._instant_ns = 0
         self._pulse_number = 0  # of the moment from which the next pulse is due
         self._is_tidy = False
@@ -138,7 +138,7 @@ class Pulse:
         at_ns = monotonic_ns()
         if is_pulse or not self._recorders:
             # What they are is found out once a second: torch's own answer is some 40 µs of cold Python.
-            self._recorders = self._guard.run("recorders", recorder.recorders) or ()
+            self._recorders = self._guard.run("recorders", recorder.statuses, self._recorders) or ()
         groups = self._guard.run("recorder status", recorder.group_counters, self._recorders) or ()
         publication.look(number, at_ns, groups)
         self._guard.run("training thread", publication.look_at_training)

@@ -275,12 +275,77 @@ def test_without_torch_there_is_nothing_to_answer(file: RankFile) -> None:
 
 
 def test_counters_of_both_recorders(torch: ModuleType) -> None:
-    assert recorder.group_counters() == (("gloo", 0, 15, 14), ("nccl", 0, 5, 4))
+    assert recorder.group_counters(recorder.statuses()) == (("gloo", 0, 15, 14), ("nccl", 0, 5, 4))
 
 
 def test_a_build_without_nccl_has_one_recorder(torch: ModuleType) -> None:
     del torch._dump_nccl_trace
-    assert recorder.group_counters() == (("gloo", 0, 15, 14),)
+    assert recorder.group_counters(recorder.statuses()) == (("gloo", 0, 15, 14),)
+
+
+def json_of(torch: ModuleType, *said: str) -> list[int]:
+    """Have gloo's recorder say so in JSON, one after the other; return how often it was asked."""
+    asked: list[int] = []
+
+    def dump_json(entries: bool, only_active: bool) -> bytes:
+        assert not entries
+        assert not only_active
+        asked.append(1)
+        return said[min(len(asked), len(said)) - 1].encode()
+
+    torch._dump_fr_trace_json = dump_json  # type: ignore[attr-defined]
+    return asked
+
+
+def status_json(enqueued: int, completed: int, more: str = "") -> str:
+    words = f'"last_completed_collective":"{completed}","last_enqueued_collective":"{enqueued}"{more}'
+    return f'{{"comm_lib_version":"","pg_config":{{}},"pg_status":{{"0":{{{words}}}}},"version":"2.10"}}'
+
+
+def test_json_that_says_the_same_is_read_from_then_on(torch: ModuleType) -> None:
+    asked = json_of(torch, status_json(15, 14, ',"last_started_collective":"-1"'), status_json(17, 16))
+    found = recorder.statuses()
+    counts = [recorder.group_counters(found)[0] for _ in range(3)]
+    assert counts == [("gloo", 0, 17, 16)] * 3
+    assert recorder.statuses(found) == found
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("other", [status_json(15, 13), status_json(15, 14).replace(":", ": "), "{}", "nothing"])
+def test_json_that_says_anything_else_is_never_read(torch: ModuleType, other: str) -> None:
+    asked = json_of(torch, other, status_json(15, 14))
+    found = recorder.statuses()
+    for _ in range(3):
+        found = recorder.statuses(found)
+        assert recorder.group_counters(found)[0] == ("gloo", 0, 15, 14)
+    assert len(asked) == 1
+
+
+def test_json_is_not_judged_by_counts_in_motion(torch: ModuleType) -> None:
+    count = 14
+
+    def moving(*_: bool) -> bytes:
+        nonlocal count
+        count += 1
+        words = {"last_enqueued_collective": count, "last_completed_collective": count}
+        return pickle.dumps({"pg_status": {"0": words}}, protocol=2)
+
+    still = vars(torch)["_dump_fr_trace"]
+    torch._dump_fr_trace = moving  # type: ignore[attr-defined]
+    asked = json_of(torch, status_json(15, 14))
+    found = recorder.statuses()
+    assert recorder.group_counters(found)[0] == ("gloo", 0, 17, 17)
+    found[-1].dump = still
+    for status in found:
+        status.prove()
+    assert recorder.group_counters(found)[0] == ("gloo", 0, 15, 14)
+    assert len(asked) == 3
+
+
+def test_json_that_changes_its_form_is_given_up(torch: ModuleType) -> None:
+    json_of(torch, status_json(15, 14), "{}", "x", status_json(99, 99).replace("pg_status", "last_enqueued_collective"))
+    found = recorder.statuses()
+    assert [recorder.group_counters(found)[0] for _ in range(3)] == [("gloo", 0, 15, 14)] * 3
 
 
 def test_a_recorder_is_not_touched_before_torch_distributed_is_initialised(
