@@ -12,6 +12,7 @@ GPU, other programs) is in both. `cpu`: processor time of all ranks, the hook's 
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -27,10 +28,12 @@ import psutil
 
 from stallwatch.demo.daemon_child import DaemonChild
 from tests.bench import jobs
+from tests.bench.bench_footprint import Processes
 from tests.bench.figures import Figure, mean_of
 
 PROGRAM = Path(__file__).parents[1] / "programs/told_steps.py"
 READY_SECONDS = 240.0
+SETTLE_SECONDS = 25.0  # imports, the first search for ranks
 SAMPLE_EVERY = "30"
 # Nor a recorder: attach() is what turns it on.
 WITHOUT = {"STALLWATCH_DISABLE": "1", "TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
@@ -155,24 +158,61 @@ def measure(model: str, ranks: int, pairs: int, seconds: float) -> tuple[list[tu
     return taken, shares
 
 
+def of_daemon(ranks: int, seconds: float) -> list[float]:
+    """Return what share of a core a daemon in its default configuration takes, by five seconds each, while one job of
+    so many ranks steps and nothing is stopped."""
+    with tempfile.TemporaryDirectory(prefix="sw-") as name, jobs.server() as server:
+        folder, shares = Path(name), list[float]()
+        daemon = DaemonChild(folder, os.environ, {})
+        daemon.start()
+        try:
+            assert daemon.pid is not None
+            job = ToldJob(server, folder / "watched", "light", ranks, True, daemon.rank_directory)
+            processes, steps = Processes(daemon.pid), max(1, round(5.0 / job.block(10).seconds))
+            began = time.monotonic()
+            while time.monotonic() < began + SETTLE_SECONDS:
+                job.block(steps)
+            at, before, until = time.monotonic(), processes.cpu_seconds(), time.monotonic() + seconds
+            while at < until:
+                job.block(steps)
+                now, cpu = time.monotonic(), processes.cpu_seconds()
+                shares.append((cpu - before) / (now - at))
+                at, before = now, cpu
+            told = daemon.client.incidents().incidents
+            assert not told, f"not calm: {told[0]}"
+        finally:
+            daemon.stop()
+    return shares
+
+
 def more(pairs: Sequence[tuple[Block, Block]], what: int) -> list[float]:
     """What a step takes more, in percent, pair by pair."""
     return [(with_it[what] / without[what] - 1) * 100 for without, with_it in pairs]
 
 
 def cpu(quick: bool) -> list[Figure]:
-    """Processor time of a step: the ranks' in pairs, and the hook's threads and the daemon by their own clocks."""
+    """Processor time of a step: the ranks' in pairs, and the hook's threads and the daemon by their own clocks. The
+    daemon's is of a time of its own, with eight ranks: in the pairs it is stopped again and again, and takes more
+    samples than it does by itself."""
     ranks = min(ALWAYS_BUSY, len(os.sched_getaffinity(0)))
-    pairs, shares = measure("cpu", ranks, 10 if quick else 60, 1.0 if quick else 2.0)
+    pairs, _ = measure("cpu", ranks, 10 if quick else 60, 1.0 if quick else 2.0)
     hook = [with_it.hook / with_it.seconds * 100 for _, with_it in pairs]
     threads = mean_of("the hook's threads", hook, "% of a core")
-    both = [of_hook + share * 100 / ALWAYS_BUSY for of_hook, share in zip(hook, shares, strict=True)]
-    daemon = statistics.fmean(shares)
-    detail = f"by their own clocks; the daemon takes {daemon:.2%} of a core"
-    together = mean_of("hook and daemon, of 8 busy cores", both, "%", detail)
+    shares = [share * 100 for share in of_daemon(ALWAYS_BUSY, 15.0 if quick else 75.0)]
+    daemon = mean_of("the daemon", shares, "% of a core", f"{ALWAYS_BUSY} light ranks")
     step = statistics.fmean(without.cpu for without, _ in pairs)
     paired = mean_of("a step, in pairs", more(pairs, 1), "%", f"{ranks} ranks, {step * 1e3:.1f} ms of processor a step")
-    return [together, threads, paired]
+    return [together(threads, daemon), threads, daemon, paired]
+
+
+def together(threads: Figure, daemon: Figure) -> Figure:
+    """Return what a node of eight busy cores spends: on each the threads of a hook, and an eighth of the daemon."""
+    assert threads.low is not None and threads.high is not None and daemon.low is not None and daemon.high is not None
+    value = threads.value + daemon.value / ALWAYS_BUSY
+    less = math.hypot(threads.value - threads.low, (daemon.value - daemon.low) / ALWAYS_BUSY)
+    greater = math.hypot(threads.high - threads.value, (daemon.high - daemon.value) / ALWAYS_BUSY)
+    name, detail = f"hook and daemon, of {ALWAYS_BUSY} busy cores", "by their own clocks"
+    return Figure(name, value, "%", value - less, value + greater, detail)
 
 
 def transformer(quick: bool, ranks: int = 0) -> list[Figure]:

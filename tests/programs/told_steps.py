@@ -1,4 +1,5 @@
-"""Trains when it is told to, and says what the steps took: `told_steps.py FOLDER MODEL`, MODEL cpu or transformer.
+"""Trains when it is told to, and says what the steps took: `told_steps.py FOLDER MODEL`, MODEL cpu, light or
+transformer.
 
 It reads how many steps to take from the FIFO `FOLDER/told-RANK`, and writes a JSON line to `FOLDER/took` for each of
 these blocks: rank, steps, seconds, seconds of processor, and how many of these the threads took that the hook started.
@@ -54,20 +55,26 @@ def transformer() -> Callable[[], None]:
     return step
 
 
-def small() -> Callable[[], None]:
-    """Return one step of some 20 ms of processor, and a collective over gloo."""
+def small(multiplications: int = 6, seconds: float = 0.0) -> Callable[[], None]:
+    """Return one step of some 20 ms of processor, a sleep, and a collective over gloo."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     weight, gradient = torch.randn(512, 512), torch.ones(1 << 14)
 
     def step() -> None:
         value = weight
-        for _ in range(6):
+        for _ in range(multiplications):
             value = (value @ weight).tanh()
+        time.sleep(seconds)
         dist.all_reduce(gradient)
         gradient.div_(WORLD)
 
     return step
+
+
+def light() -> Callable[[], None]:
+    """Return one step of some 50 ms, of which little is of processor: many ranks on few cores."""
+    return small(multiplications=1, seconds=0.05)
 
 
 def keep_to_own_cores() -> None:
@@ -84,7 +91,7 @@ def main() -> None:
     before = threads()
     beat = stallwatch.attach()
     of_hook = threads() - before
-    step = transformer() if sys.argv[2] == "transformer" else small()
+    step = {"transformer": transformer, "light": light, "cpu": small}[sys.argv[2]]()
     for _ in range(5):
         step()
     with (folder / f"told-{RANK}").open() as told, (folder / "took").open("w") as took:
