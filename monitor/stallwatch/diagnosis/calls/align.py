@@ -6,6 +6,7 @@ A minority is only a hint. Where there is none, what the group did in earlier st
 from array import array
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -156,9 +157,12 @@ def _expected(
     is_whole = all(member.stream.first_seq <= 1 for member in members.values())
     # What rings have lost may hold a line: little that is left does not make another one new.
     is_enough = is_whole or max(map(len, pasts)) >= _LITTLE_PAST
-    sites = {call.site for past in pasts for call in past if call.site and is_enough}
-    again = [what for what, ranks in classes.items() if sites and all(calls[r].site in sites for r in ranks)]
-    if len(again) == 1 and all(calls[r].site for ranks in classes.values() for r in ranks):
+    sites = {call.site for past in pasts for call in past if call.site}
+    is_lined = bool(sites) and all(call.site for call in calls.values())
+    new = {what for what, ranks in classes.items() if is_lined and any(calls[r].site not in sites for r in ranks)}
+    again = [what for what in classes if is_lined and is_enough and what not in new]
+    ends = all(signature.is_barrier(what[0]) for what in new)
+    if len(again) == 1 and (ends or any(_goes_round(members[r], seq, calls[r]) for r in classes[again[0]])):
         return again[0], "site"
     usual = _usual(members, seq, classes, calls)
     if len(usual) == 1:
@@ -167,13 +171,13 @@ def _expected(
     known = [what for what in classes if what in past]
     one_operation = len({what[0] for what in classes}) == 1
     others_are_barriers = all(signature.is_barrier(what[0]) for what in classes if what not in past)
-    if len(known) == 1 and (one_operation or others_are_barriers):
+    if len(known) == 1 and ((one_operation and not new) or others_are_barriers):
         return known[0], "history"  # against a size, a dtype or a barrier that the group had never seen
     starts = {
         keys[0] for member in members.values() if member.stream.first_seq <= 1 and (keys := member.keys_before(seq))
     }
     again = [what for what in classes if what in starts]
-    if len(again) == 1 and len(starts) == 1:
+    if len(again) == 1 and len(starts) == 1 and not new:
         return again[0], "start"
     return largest, "nothing"
 
@@ -223,6 +227,13 @@ def _by_number(member: GroupStream, seq: int) -> Iterator[tuple[int, Call]]:
     for number in range(member.stream.first_seq, seq):
         if (call := member.call_at(number)) is not None:
             yield number, call
+
+
+def _goes_round(member: GroupStream, seq: int, call: Call) -> bool:
+    """Whether this line has followed that of the call before: another round of what the group had done. At the end of a
+    first round one goes on to a line that is new, and who left that out is back at the first line."""
+    sites = [earlier.site for earlier in member.calls_before(seq)]
+    return member.call_at(seq - 1) is not None and (sites[-1], call.site) in pairwise(sites)
 
 
 def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:

@@ -78,6 +78,20 @@ def test_half_of_a_group_that_made_a_call_of_its_own_is_named_where_all_lines_ar
         assert judge(evidence(*ranks)).verdicts[0].culprits == named
 
 
+@pytest.mark.parametrize("new", ["all_reduce", "broadcast"])
+def test_at_the_end_of_a_first_round_of_calls_a_line_that_is_new_tells_nobody(new: str) -> None:
+    """Whoever is back at the first line may have left out what its peer calls there; from the second round on the
+    calls before have been followed by something."""
+    first, second, other = (Call(PAIR, elements=n, line=n) for n in (20, 30, 40))
+    odd = Call(PAIR, new, elements=70, line=50)
+    for back, past, culprits in (
+        (first, (first, second, other), ()),
+        (second, (first, second, other, first), (1,)),
+    ):
+        found = divergence(Rank(0, (*past, back), len(past)), Rank(1, (*past, odd), len(past)))
+        assert found.culprits == culprits, past
+
+
 TP = [Group(str(1 + n), f"tp{n}", (2 * n, 2 * n + 1), 1 + n) for n in range(2)]
 
 
