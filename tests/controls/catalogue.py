@@ -26,6 +26,7 @@ PROGRAMS = tuple(
         "training_between_steps",
         "training_with_helpers",
         "training_on_shared_nodes",
+        "training_of_users",
     )
 )
 HANGS = tuple(
@@ -43,6 +44,7 @@ HANGS = tuple(
         "hangs_in_callbacks",
         "hangs_of_helpers",
         "hangs_on_shared_nodes",
+        "hangs_of_users",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only

@@ -1,5 +1,6 @@
 """Jobs that somebody ends: `ended.py trains|sleeps|stands`, started as a rank. ENDED_IGNORES: a signal that it ignores,
-as a program does that saves first. See endings.py."""
+as a program does that saves first. ENDED_IN_TURN: asked to end, a rank writes for so many seconds times its rank, and
+leaves in order. See endings.py."""
 
 import os
 import signal
@@ -15,6 +16,15 @@ from tests.controls.common import RANK, WARM_UP, main, situation, train
 
 if name := os.environ.get("ENDED_IGNORES"):
     signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def _leave(*_: object) -> None:
+    time.sleep(float(os.environ["ENDED_IN_TURN"]) * (RANK + 1))
+    os._exit(0)
+
+
+if "ENDED_IN_TURN" in os.environ:
+    signal.signal(signal.SIGTERM, _leave)
 
 
 @situation

@@ -47,6 +47,7 @@ GONE_SECONDS = 45.0  # torchrun gives its ranks half a minute
 AFTERMATH_SECONDS = 25.0
 LOOKS_SECONDS = 60.0  # longer, where a crowded machine has not come to a verdict by then
 GRACE_SECONDS = 5.0
+IN_TURN_SECONDS = 3.0
 
 
 def _signal(pids: Sequence[int], number: int) -> None:
@@ -73,12 +74,34 @@ def _kill_after_a_grace(job: Torchrun) -> None:
     _signal(everybody, signal.SIGKILL)
 
 
+def _container_stops(job: Torchrun) -> None:
+    """Its first process is asked; the others are killed with it when the grace is over, sooner than torchrun's own."""
+    everybody = [job.agent_pid, *job.pids]
+    _signal([job.agent_pid], signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    _signal(everybody, signal.SIGKILL)
+
+
+def _one_after_the_other(job: Torchrun) -> None:
+    for pid in job.pids:
+        _signal([pid], signal.SIGTERM)
+        time.sleep(IN_TURN_SECONDS)
+
+
+def _control_c_twice(job: Torchrun) -> None:
+    for _ in range(2):
+        job.type(b"\x03")
+        time.sleep(0.5)
+
+
 class Way(NamedTuple):
     what: str
     strike: Callable[[Torchrun], None]
     told: bool = False
     in_terminal: bool = False
     ignores: str = ""  # the signal that ranks ignore
+    in_turn: bool = False  # ranks that are asked to end leave seconds apart
+    goes_on: bool = False  # its ranks
     options: tuple[str, ...] = ()  # of torchrun
 
 
@@ -87,6 +110,8 @@ WAYS = {
     "launcher_quits": Way("SIGQUIT to torchrun", lambda job: _signal([job.agent_pid], signal.SIGQUIT)),
     "control_c": Way("Ctrl-C in its terminal", lambda job: job.type(b"\x03"), in_terminal=True),
     "terminal_closes": Way("SIGHUP: its terminal is closed", lambda job: job.hang_up(), in_terminal=True),
+    "control_c_twice": Way("Ctrl-C, and once more", _control_c_twice, in_terminal=True),
+    "everything_is_hung_up": Way("SIGHUP to all, as sshd", lambda job: _everything(job, signal.SIGHUP)),
     "everything_is_terminated": Way("SIGTERM to all, as scancel", lambda job: _everything(job, signal.SIGTERM)),
     "everything_is_interrupted": Way("SIGINT to all", lambda job: _everything(job, signal.SIGINT)),
     "everything_is_killed": Way("SIGKILL to all, as a pod's end", lambda job: _everything(job, signal.SIGKILL)),
@@ -95,6 +120,20 @@ WAYS = {
     "ranks_are_warned": Way("SIGUSR1 to ranks without a handler", lambda job: _signal(job.pids, signal.SIGUSR1)),
     "launcher_is_killed_first": Way("SIGKILL to torchrun, a second later to its ranks", _agent_first),
     "grace_is_over": Way("SIGTERM, which ranks ignore, then SIGKILL", _kill_after_a_grace, ignores="SIGTERM"),
+    "container_is_stopped": Way(
+        "SIGTERM to torchrun, whose ranks ignore it, and SIGKILL to all", _container_stops, ignores="SIGTERM"
+    ),
+    "ranks_leave_in_turn": Way(
+        "SIGTERM to all; each rank saves, and leaves with exit code 0 seconds after the last",
+        lambda job: _everything(job, signal.SIGTERM),
+        in_turn=True,
+    ),
+    "ranks_are_asked_in_turn": Way("SIGTERM to one rank after the other, seconds apart", _one_after_the_other),
+    "launcher_is_killed": Way(
+        "SIGKILL to torchrun alone; its ranks go on",
+        lambda job: _signal([job.agent_pid], signal.SIGKILL),
+        goes_on=True,
+    ),
     "one_rank_is_killed": Way(
         "SIGKILL to rank 1; torchrun ends the others", lambda job: _signal(job.pids[1:2], signal.SIGKILL), told=True
     ),
@@ -151,10 +190,12 @@ class Runner:
             ranks = [psutil.Process(pid) for pid in job.pids]
             if ready and len(ranks) == RANKS:
                 way.strike(job)
-                self._until(lambda: not any(_lives(rank) for rank in ranks), GONE_SECONDS)
+                self._until(lambda: way.goes_on or not any(_lives(rank) for rank in ranks), GONE_SECONDS)
                 self._until(lambda: False, AFTERMATH_SECONDS)
                 self._until(lambda: all(one.verdicts for one in self._incidents(ending)), LOOKS_SECONDS)
                 ending.wrong = self._wrong(ending, way, told_before=told_before)
+                if way.goes_on and not all(_lives(rank) for rank in ranks):
+                    ending.wrong = "its ranks did not go on"
             else:
                 ending.wrong = f"it never was so far: {len(ranks)} ranks"
             ending.said = tuple(_said(one) for one in self._incidents(ending))
@@ -173,6 +214,7 @@ class Runner:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "CONTROL_MARK": str(self._mark(ending)),
             **({"ENDED_IGNORES": way.ignores} if way.ignores else {}),
+            **({"ENDED_IN_TURN": str(IN_TURN_SECONDS)} if way.in_turn else {}),
         }
         self._mark(ending).touch()
         os.utime(self._mark(ending), (0, 0))
@@ -212,7 +254,7 @@ class Runner:
         told = [one for one in incidents if one.severity != "none"]
         stands_again = way.options and ending.before != "trains"  # its new life does as the first
         still = [one for one in incidents if one.state in ("open", "suspect") and one.verdicts]  # it starts slowly
-        if still and not stands_again:
+        if still and not stands_again and not way.goes_on:
             return "its incident is still open"
         if any(one.state == "resolved" for one in incidents):
             return "resolved, though it is dead"
@@ -222,7 +264,7 @@ class Runner:
             return f"not rank 1: {_said(told[0])}"
         if not way.told and len(told) > told_before:
             return "told of an end from outside"
-        if ending.before == "trains":
+        if ending.before == "trains" or way.goes_on:
             return ""
         kept = [one for one in incidents if one.verdicts and one.verdicts[0].culprits == (2,)]
         if not kept and not way.told:

@@ -35,6 +35,8 @@ BY_TORCHRUN = (
     "one_rank_has_no_hook",
     "agent_is_stopped_and_continued",  # the agent is its parent, and has its store
     "agent_that_has_the_store_is_stopped",
+    "one_stands_before_its_hook",  # nothing else tells that it is there
+    "one_imports_late",
 )
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 

@@ -186,9 +186,17 @@ def _threads(directory: ProcessDirectory) -> list[ThreadState]:
             wchan, inner = None, ()
         own = inner[-1] if len(inner) > 1 else None
         on = waited_for(directory, tid) if stat.state == "D" or (stat.state == "S" and tid == directory.pid) else ""
-        wakes = _wakes(directory, tid)
-        threads.append(ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, wakes, waits_on=on))
+        thread = ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, waits_on=on)
+        threads.append(replace(thread, wakes=_wakes(directory, tid), moved_bytes=_moved_bytes(directory, tid)))
     return threads
+
+
+def _moved_bytes(directory: ProcessDirectory, tid: int) -> int | None:
+    """None where nothing tells."""
+    try:
+        return sum(parse_io(directory.read(f"task/{tid}/io")))
+    except (OSError, ValueError):
+        return None
 
 
 def _wakes(directory: ProcessDirectory, tid: int) -> int | None:

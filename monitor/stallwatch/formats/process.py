@@ -72,6 +72,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         wakes=integer(said.get("wakes")),
         own_wakes=integer(said.get("own_wakes")) or 0,
         waits_on=text(said.get("waits_on")) or "",
+        moved_bytes=integer(said.get("moved_bytes")),
     )
 
 

@@ -155,6 +155,7 @@ class ThreadState(msgspec.Struct, frozen=True):
     wakes: int | None = None  # how often it has gone to sleep of its own will, so far: a wait that ends, ends in one
     own_wakes: int = 0  # of those that follow, which are our doing: a pause for a stack ends a wait as well
     waits_on: str = ""  # file system or server that its system call is about: "nfs4 filer:/vol"; "": none, or not known
+    moved_bytes: int | None = None  # read and written by its own system calls, so far
 
 
 class ProcessLook(Process, frozen=True, kw_only=True):

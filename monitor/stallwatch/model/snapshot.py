@@ -127,6 +127,7 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     resident_bytes: int
     has_terminal: bool  # runs in somebody's terminal session
     main_thread_wakes: int | None = None  # how often the main thread has gone to sleep of its own will; None: not known
+    main_thread_moved_bytes: int | None = None  # by system calls of its own; None: not known, or not asked
 
 
 class Outputs(msgspec.Struct, frozen=True):

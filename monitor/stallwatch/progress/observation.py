@@ -40,6 +40,9 @@ class Observation(NamedTuple):
     cpu_ticks: int | None = None  # of the judged thread
     read_bytes: int | None = None
     write_bytes: int | None = None
+    # Of its judged thread, of those of its threads that this one waits for, and of such as no Python runs in.
+    moved_bytes: int | None = None
+    waits_by_itself: bool = False  # for what the kernel gives it, or for a lock: what its other threads move is theirs
     # It stands in a blocking receive or send of a socket, or in the kernel for a file system: each wake is an answer.
     receives: bool = False
     round_call: str = ""  # it sleeps in a loop, each round of which makes this call to other ranks

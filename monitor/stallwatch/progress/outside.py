@@ -2,6 +2,7 @@
 
 A quiet process only prompts a look: stacks decide. It is judged by its main thread where that was seen to work, for
 what its other threads do (a metrics thread, NCCL's proxies and watchdogs) neither hides a standstill nor proves one.
+Nor does what a child of it does all the time, whatever the rank does (a collector of metrics).
 
 Under NCCL a thread that waits spins: its CPU says nothing. But it never goes to sleep of its own will, which training
 does many times a second (measured: a rank that waits in `barrier` for a communicator's connection, or in `item()`, has
@@ -21,6 +22,8 @@ _MUCH_TICKS = 20  # one tick with less than this may be a look of ours, or a log
 _IDLE_BYTES = 64 << 10
 _SPINNING_WAKES = 5  # in a second or so at full speed; each pause of ours for a stack makes two
 _WORKED_TICKS = 10  # as many make a job, or a thread, that was seen to work
+_MORE_THAN_USUAL = 2.0  # times what its children used while it worked; a loader's workers have more to do now and then
+_USUAL_TICKS = 16  # over about as many ticks what is usual is averaged
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -31,6 +34,7 @@ class Counts(msgspec.Struct, frozen=True):
     main_wakes: int | None  # how often its main thread went to sleep of its own will; None: nothing tells
     children_ticks: int  # of what it started: a compiler, a loader's worker
     moved_bytes: int
+    main_moved_bytes: int | None  # None: nothing tells
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -43,6 +47,7 @@ class Outside(msgspec.Struct, frozen=True):
     worked_ticks: int = 0  # at which it worked, so far
     main_worked_ticks: int = 0  # at which its main thread did
     has_gpu: bool = False  # it was seen to use one, whatever the driver answers now
+    children_usual: float = 0.0  # CPU ticks a second that its children use while its main thread works
 
     @property
     def has_worked(self) -> bool:
@@ -66,13 +71,15 @@ def seen_from_outside(
         since_ns = min(before.quiet_since_ns + at_ns - before.at_ns, at_ns)
         return msgspec.structs.replace(before, quiet_since_ns=since_ns, counts=now, at_ns=at_ns, has_gpu=has_gpu)
     was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
-    fed = process.state in STOPPED | ENDED or now.moved_bytes - was.moved_bytes > _IDLE_BYTES * seconds
-    fed = fed or (gpu is not None and gpu.moves_memory)
     spins = has_gpu and _spins(was, now, seconds)
     by_main = before.main_worked_ticks >= _WORKED_TICKS
+    fed = process.state in STOPPED | ENDED or _moved(was, now, by_main) > _IDLE_BYTES * seconds
+    fed = fed or (gpu is not None and gpu.moves_memory)
     main = 0 if spins else now.main_ticks - was.main_ticks
     whole = 0 if spins else now.ticks - was.ticks
-    used = max(main if by_main else whole, now.children_ticks - was.children_ticks) / seconds
+    main_works = main / seconds > _IDLE_TICKS
+    children, usual = (now.children_ticks - was.children_ticks) / seconds, before.children_usual
+    used = max((main if by_main else whole) / seconds, 0.0 if children <= _MORE_THAN_USUAL * usual else children)
     busy = fed or used > _IDLE_TICKS
     works = fed or used > _MUCH_TICKS or (busy and before.was_busy)
     # What stopped us for a while may have stopped the job as well.
@@ -83,9 +90,16 @@ def seen_from_outside(
         at_ns,
         busy,
         before.worked_ticks + (busy or whole / seconds > _IDLE_TICKS),
-        before.main_worked_ticks + (main / seconds > _IDLE_TICKS),
+        before.main_worked_ticks + main_works,
         has_gpu,
+        usual + (children - usual) / _USUAL_TICKS if main_works else usual,
     )
+
+
+def _moved(was: Counts, now: Counts, by_main: bool) -> int:
+    if by_main and was.main_moved_bytes is not None and now.main_moved_bytes is not None:
+        return now.main_moved_bytes - was.main_moved_bytes
+    return now.moved_bytes - was.moved_bytes
 
 
 def _counts(process: ProcessSample) -> Counts:
@@ -95,6 +109,7 @@ def _counts(process: ProcessSample) -> Counts:
         process.main_thread_wakes,
         sum(child.cpu_ticks or 0 for child in process.children),
         (process.read_bytes or 0) + (process.write_bytes or 0),
+        process.main_thread_moved_bytes,
     )
 
 

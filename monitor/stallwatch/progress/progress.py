@@ -128,6 +128,10 @@ def _cpu(share: float | None, last: Observation) -> Fact | None:
 def _bytes(first: Observation, last: Observation) -> Fact | None:
     if last.where in ("gpu_sync", "collective", "gil", "init", "store"):
         return None
+    if last.waits_by_itself and first.moved_bytes is not None and last.moved_bytes is not None:
+        if (moved := last.moved_bytes - first.moved_bytes) < _PROGRESS_BYTES:
+            return None
+        return Fact(f"it read or wrote {moved / (1 << 20):.0f} MiB between the two looks", "/proc")
     for old, new, done in (
         (first.read_bytes, last.read_bytes, "read"),
         (first.write_bytes, last.write_bytes, "wrote"),

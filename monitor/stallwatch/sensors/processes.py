@@ -68,6 +68,7 @@ class ProcessWatch:
             children=tuple(self._children(min(most_children, MOST_DESCENDANTS))),
             open_files=self._files(),
             main_thread_wakes=status.wakes if training_tid in (None, self.pid) else None,
+            main_thread_moved_bytes=self._main_thread_moved_bytes() if training_tid is None else None,
         )
 
     def _looks_for_us(self, tracer_pid: int) -> bool:
@@ -113,6 +114,14 @@ class ProcessWatch:
             # Asked again only by may_inspect: a refusal does not change from tick to tick.
             self._io_is_ours = False
             return None, None
+
+    def _main_thread_moved_bytes(self) -> int | None:
+        if not self._io_is_ours:
+            return None
+        try:
+            return sum(parse_io(self.directory.read_again(f"task/{self.pid}/io")))
+        except (OSError, ValueError):
+            return None
 
     def _wchan(self) -> str | None:
         try:

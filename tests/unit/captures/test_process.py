@@ -29,11 +29,13 @@ def test_every_thread_is_looked_at(tmp_path: Path) -> None:
     (thread / "stat").write_text(stat_line(60, command="pt_nccl_watchdg", state="R", ticks=12))
     (thread / "wchan").write_text("0")
     (thread / "status").write_text("Name:\tx\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t3\n")
+    (thread / "io").write_text("rchar: 40\nwchar: 2\n")
     look = look_at(50, 1000, 1, str(proc))
     assert [(t.tid, t.name, t.state, t.cpu_ticks, t.wchan) for t in look.threads] == [
         (50, "python", "S", 44, "futex_do_wait"), (60, "pt_nccl_watchdg", "R", 12, None),
     ]  # fmt: skip
     assert look.threads[1].wakes == 17
+    assert [thread.moved_bytes for thread in look.threads] == [None, 42]
     assert (look.state, look.wchan, look.cpu_ticks, look.read_bytes) == ("S", "futex_do_wait", 44, 5)
 
 

@@ -207,7 +207,7 @@ def test_a_job_that_was_never_seen_to_work_has_not_begun() -> None:
 
 
 def test_it_is_for_jobs_without_hooks_and_can_be_turned_off() -> None:
-    quiet = Outside(START_NS, Counts(0, 0, None, 0, 0), worked_ticks=100)
+    quiet = Outside(START_NS, Counts(0, 0, None, 0, 0, None), worked_ticks=100)
     alone = RankHistory(sample(0, None), START_NS, outside=quiet)
     hooked = RankHistory(sample(1, heartbeat(1)), START_NS, heartbeat(1), outside=quiet)
     ended = RankHistory(sample(1, None, end=ProcessEnd(START_NS, 0, None, "zombie", None)), START_NS)

@@ -86,6 +86,32 @@ def test_the_main_thread_is_judged_once_it_was_seen_to_work() -> None:
     assert not after(*worked[:10]).has_worked
 
 
+def test_what_other_threads_read_and_write_is_theirs_once_the_main_thread_was_seen_to_work() -> None:
+    """A recorder of episodes, a prefetcher: it goes on whatever training does."""
+    worked = busy(12, main_thread_moved_bytes=1 << 20, read_bytes=2 << 20)
+    stands = {**worked[-1], "read_bytes": 30 << 20}
+    assert quiet_seconds(*worked, stands) == 1
+    assert quiet_seconds(*worked, {**stands, "main_thread_moved_bytes": 30 << 20}) == 0
+    assert quiet_seconds(*worked[:5], {**worked[4], "read_bytes": 30 << 20}) == 0, "nobody knows yet who works"
+    unknown = [{key: value for key, value in look.items() if "moved" not in key} for look in (*worked, stands)]
+    assert quiet_seconds(*unknown) == 0, "whose they are is not known"
+
+
+def test_what_a_child_does_all_the_time_is_no_work_of_the_rank() -> None:
+    """A collector of metrics; a compiler comes once, and a loader's worker has far more to do than usual, once."""
+
+    def child(ticks: int) -> tuple[ChildProcess, ...]:
+        return (ChildProcess(7, "S", "python", ticks),)
+
+    trained = [{**look, "children": child(30 * second)} for second, look in enumerate(busy(30))]
+    stands = [{**trained[-1], "children": child(30 * (29 + second))} for second in range(1, 6)]
+    assert quiet_seconds(*trained, *stands) == 5
+    more = [{**trained[-1], "children": child(30 * 29 + 100 * second)} for second in range(1, 6)]
+    assert quiet_seconds(*trained, *more) == 0
+    alone = [{**busy(30)[-1], "children": child(30 * second)} for second in range(1, 6)]
+    assert quiet_seconds(*busy(30), *alone) == 0, "it was not there while training went on"
+
+
 def gpu(memory: int | None) -> Gpu:
     return Gpu(index=0, uuid="GPU-0", memory_utilization_percent=memory)
 

@@ -12,6 +12,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     kernel_wait,
     locate,
 )
+from stallwatch.diagnosis.activity.moved_bytes import moved_bytes, waits_by_itself
 from stallwatch.diagnosis.activity.rank_activity import HelperChild, HelperThread, RankActivity
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, is_service, main_thread, thread_look
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
@@ -215,7 +216,8 @@ class JudgedThread(NamedTuple):
 
 def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Observation:
     """Given the judged thread at one look, and the lines that were read, return what is compared with another look."""
-    process, beat = moment.look.process, moment.look.heartbeat
+    process, beat, own = moment.look.process, moment.look.heartbeat, moment.thread
+    awaited = _awaited(moment)
     return Observation(
         at_ns=process.at_ns if process else None,
         step=beat.step if beat else None,
@@ -228,12 +230,14 @@ def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Obse
         cpu_ticks=moment.kernel.cpu_ticks,
         read_bytes=process.read_bytes if process else None,
         write_bytes=process.write_bytes if process else None,
+        moved_bytes=moved_bytes(moment.look, own.os_thread_id if own else None, [one.pid for one in awaited]),
+        waits_by_itself=waits_by_itself(moment.kernel, moment.standing),
         receives=_receives(moment.thread) or kernel_wait(moment.kernel.wchan, moment.kernel.state) == "file",
         round_call=_round_call(moment, sources),
         wakes=moment.kernel.wakes,
         own_wakes=moment.kernel.own_wakes,
         children=_children(moment.look),
-        awaited=_awaited(moment),
+        awaited=awaited,
     )
 
 

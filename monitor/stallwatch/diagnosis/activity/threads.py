@@ -212,8 +212,17 @@ _POOLS = (
 
 def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
     """Whether a thread is that of a pool of processes: who waits for a result may wait for one of its workers."""
-    frames = (frame for thread in threads for frame in thread.frames)
-    return any((code_origin(frame.filename).module, function(frame.name)) in _POOLS for frame in frames)
+    return any(_is_of_a_pool(thread) for thread in threads)
+
+
+def _is_of_a_pool(thread: ThreadStack) -> bool:
+    return any((code_origin(frame.filename).module, function(frame.name)) in _POOLS for frame in thread.frames)
+
+
+def brings_results(thread: ThreadStack) -> bool:
+    """Whether it hands on what worker processes give: that of a pool, or a data loader's that pins memory."""
+    modules = (code_origin(frame.filename).module for frame in thread.frames)
+    return _is_of_a_pool(thread) or any(module.startswith("torch.utils.data._utils.pin_memory") for module in modules)
 
 
 def is_python_thread(thread: ThreadStack) -> bool:

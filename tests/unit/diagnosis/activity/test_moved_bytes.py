@@ -1,0 +1,71 @@
+"""Whose bytes are progress: a recorder's beside a thread that waits by itself are its own."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from stallwatch.diagnosis.activity import read_activity
+from stallwatch.model.evidence import ProcessLook, SourceLine, ThreadState
+from tests.builders.rank_evidence import JOB, LOADER, PID, STEP, process, rank, stack, stacks, thread
+
+MANY = 40 << 20
+RECORDS = stack("write@JOB:71", "record@JOB:70", "Thread.run@PY/threading.py:982")
+RECEIVES = ("SocketIO.readinto@PY/socket.py:717", "load@JOB:7", *STEP)
+AT_A_LOCK = ("load@JOB:7", *STEP)
+LOCK_LINE = SourceLine(JOB, 7, "    lock.acquire()")
+EVENT = ("Event.wait@PY/threading.py:629", "load@JOB:7", *STEP)
+RESULT = ("Future.result@PY/concurrent/futures/_base.py:451", "load@JOB:7", *STEP)
+
+
+def moves(
+    waits: tuple[str, ...],
+    wchan: str,
+    moved: Mapping[int, int | None],
+    *,
+    beside: tuple[str, ...] = (),
+    state: str = "S",
+) -> bool | None:
+    """Between two looks, five seconds apart: at the second each of its threads, by tid, has moved so many bytes, and
+    the process that it is 40 MiB. Thread 701 is one of Python's."""
+    other = thread(stack(*beside) if beside else RECORDS, name="Thread-1", tid=701)
+
+    def look(number: int) -> ProcessLook:
+        threads = tuple(
+            ThreadState(tid, "python", state, wchan=wchan, moved_bytes=count and count * (number - 1))
+            for tid, count in moved.items()
+        )
+        whole = MANY * (number - 1)
+        return process(
+            state, wchan, look=number, threads=threads, at_seconds=5 * number, read_bytes=0, write_bytes=whole
+        )
+
+    both = (stacks(thread(stack(*waits)), other), stacks(thread(stack(*waits)), other, look=2, source="stacks-2.json"))
+    seen = rank(stacks=both, processes=(look(1), look(2)), sources=(LOCK_LINE,))
+    return read_activity(seen).progress.moving
+
+
+@pytest.mark.parametrize(("waits", "wchan"), [(RECEIVES, "sk_wait_data"), (AT_A_LOCK, "futex_do_wait")])
+def test_what_another_thread_writes_is_its_own(waits: tuple[str, ...], wchan: str) -> None:
+    assert moves(waits, wchan, {PID: 0, 701: MANY}) is False
+    assert moves(waits, wchan, {PID: 1 << 20, 701: MANY}) is True, "its own"
+    assert moves(waits, wchan, {PID: (1 << 20) - 1, 701: MANY}) is False, "a log's lines"
+    assert moves(waits, wchan, {PID: 0, 701: 0, 702: MANY}) is True, "a library's own thread works for its caller"
+    assert moves(waits, wchan, {PID: None, 701: MANY}) is True, "what it moved itself is not known"
+
+
+def test_an_event_may_be_set_by_whoever_writes() -> None:
+    assert moves(EVENT, "futex_do_wait", {PID: 0, 701: MANY}) is True
+
+
+def test_results_that_another_thread_brings_are_waited_for() -> None:
+    """A process pool's thread reads what the workers give; a loader that pins memory has one, too."""
+    pool = ("_handle_results@PY/multiprocessing/pool.py:579", "Thread.run@PY/threading.py:982")
+    pins = ("do_one_step@TORCH/utils/data/_utils/pin_memory.py:40", "Thread.run@PY/threading.py:982")
+    polls = ("_try_get_data@" + LOADER + ":1275", "load@JOB:7", *STEP)
+    assert moves(AT_A_LOCK, "futex_do_wait", {PID: 0, 701: MANY}, beside=pool) is True
+    assert moves(polls, "do_poll", {PID: 0, 701: MANY}, beside=pins) is True
+    assert moves(polls, "do_poll", {PID: 0, 701: MANY}) is False
+
+
+def test_a_result_s_own_thread_is_waited_for() -> None:
+    assert moves(RESULT, "futex_do_wait", {PID: 0, 701: MANY}) is True
