@@ -45,6 +45,7 @@ HANGS = tuple(
         "hangs_of_helpers",
         "hangs_on_shared_nodes",
         "hangs_of_users",
+        "hangs_elsewhere",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only

@@ -66,6 +66,17 @@ def _hashes_for_ever() -> None:
         digest = hashlib.sha256(digest * 64).digest()
 
 
+def _helper() -> None:
+    """A collector of metrics: it computes for a tenth of the time."""
+    if os.fork() == 0:
+        while os.getppid() != 1:
+            until = time.process_time() + 0.02
+            while time.process_time() < until:
+                pass
+            time.sleep(0.18)
+        os._exit(0)
+
+
 @hang(culprits=(1,), where=("lock",))
 def lock_beside_a_thread_that_writes() -> None:
     """Rank 1 waits for a lock that nobody will give back; a thread of every rank writes megabytes a second."""
@@ -103,19 +114,33 @@ def queue_beside_a_thread_that_computes() -> None:
 @hang(culprits=(1,), where=("lock",))
 def lock_beside_a_child_that_works() -> None:
     """Each rank has a helper (a collector of metrics) that computes for a tenth of the time, whatever training does."""
-    child = os.fork()
-    if child == 0:
-        while os.getppid() != 1:
-            until = time.process_time() + 0.02
-            while time.process_time() < until:
-                pass
-            time.sleep(0.18)
-        os._exit(0)
+    _helper()
     train(WARM_UP)
     if RANK == 1:
         lock = threading.Lock()
         lock.acquire()
         lock.acquire()  # here
+    train(60)
+
+
+@hang(culprits=(1,), where=("user_code",))
+def child_never_ends_beside_a_helper() -> None:
+    """Rank 1 waits for a program that never ends, and has a helper that works."""
+    _helper()
+    train(WARM_UP)
+    if RANK == 1:
+        subprocess.run(["sleep", "1000000"], check=True)  # here
+    train(60)
+
+
+@hang(culprits=(1,), where=("dataloader",))
+def worker_stands_beside_a_helper() -> None:
+    """Rank 1's loader has a worker that gets stuck; its helper works."""
+    _helper()
+    train(WARM_UP)
+    if RANK == 1:
+        for _ in torch.utils.data.DataLoader(_Stuck(), num_workers=1, multiprocessing_context="fork"):  # here
+            pass
     train(60)
 
 
@@ -211,6 +236,12 @@ class _Numbers(torch.utils.data.Dataset):  # type: ignore[misc,type-arg,unused-i
         return index
 
 
+class _Stuck(_Numbers):
+    def __getitem__(self, index: int) -> int:
+        threading.Event().wait()
+        return index
+
+
 def _takes_its_license(path: str) -> None:
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -298,7 +329,7 @@ def one_stands_before_its_hook() -> None:
     train(60)
 
 
-@hang(culprits=(), causes=("init_missing", "undecided"))
+@hang(culprits=(4,), causes=("init_missing",))
 def one_was_never_started() -> None:
     """The world has one rank more than was started; all of these wait for it."""
     train(60)

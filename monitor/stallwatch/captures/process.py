@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from stallwatch.captures.awaited_child import awaited_child
 from stallwatch.captures.file_locks import holder_of
 from stallwatch.captures.waited_for import waited_for
 from stallwatch.hook import layout
@@ -27,6 +28,7 @@ from stallwatch.node.procfs import (
 
 _MOST_THREADS = 4096
 _AT_LOCK = "lock"  # in the names of the kernel's functions that wait for one on a file: locks_lock_inode_wait
+_AT_CHILD = "do_wait"  # that waits for a child, or for a futex
 _WAKES_OF_A_PAUSE = 2  # measured: the stop ends the wait, and it is waited again
 
 # The hook publishes its record whole.
@@ -187,7 +189,9 @@ def _threads(directory: ProcessDirectory) -> list[ThreadState]:
         own = inner[-1] if len(inner) > 1 else None
         on = waited_for(directory, tid) if stat.state == "D" or (stat.state == "S" and tid == directory.pid) else ""
         thread = ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, waits_on=on)
-        threads.append(replace(thread, wakes=_wakes(directory, tid), moved_bytes=_moved_bytes(directory, tid)))
+        child = awaited_child(directory, tid) if wchan and _AT_CHILD in wchan else None
+        wakes, moved = _wakes(directory, tid), _moved_bytes(directory, tid)
+        threads.append(replace(thread, wakes=wakes, moved_bytes=moved, awaited_child=child))
     return threads
 
 
@@ -228,7 +232,7 @@ def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
     for child, stat in islice(descendants(pid, proc), MOST_DESCENDANTS):
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
         on = _waited_for(child, proc, _users_of(pid, proc)) if stat.state == "D" else ""
-        yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on)
+        yield ChildProcess(child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on, stat.parent_pid)
 
 
 def _waited_for(pid: int, proc: str, users: set[int]) -> str:

@@ -73,6 +73,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         own_wakes=integer(said.get("own_wakes")) or 0,
         waits_on=text(said.get("waits_on")) or "",
         moved_bytes=integer(said.get("moved_bytes")),
+        awaited_child=integer(said.get("awaited_child")),
     )
 
 
@@ -85,4 +86,5 @@ def _child(said: dict[str, Any]) -> ChildProcess:
         wchan=text(said.get("wchan")),
         namespace_pid=integer(said.get("namespace_pid")),
         waits_on=text(said.get("waits_on")) or "",
+        parent_pid=integer(said.get("parent_pid")),
     )

@@ -156,6 +156,7 @@ class ThreadState(msgspec.Struct, frozen=True):
     own_wakes: int = 0  # of those that follow, which are our doing: a pause for a stack ends a wait as well
     waits_on: str = ""  # file system or server that its system call is about: "nfs4 filer:/vol"; "": none, or not known
     moved_bytes: int | None = None  # read and written by its own system calls, so far
+    awaited_child: int | None = None  # for which its system call waits, by its own PID namespace; None: any, or untold
 
 
 class ProcessLook(Process, frozen=True, kw_only=True):

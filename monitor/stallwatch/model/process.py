@@ -22,6 +22,7 @@ class ChildProcess(msgspec.Struct, frozen=True):
     wchan: str | None = None
     namespace_pid: int | None = None  # in its own PID namespace; None: it lives in ours
     waits_on: str = ""  # as ThreadState.waits_on, of its main thread
+    parent_pid: int | None = None
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

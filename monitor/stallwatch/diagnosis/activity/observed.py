@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from stallwatch.diagnosis.activity.awaited_children import only_awaited
 from stallwatch.diagnosis.activity.blocking_location import (
     STRONG_ROLES,
     BlockingLocation,
@@ -236,7 +237,7 @@ def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Obse
         round_call=_round_call(moment, sources),
         wakes=moment.kernel.wakes,
         own_wakes=moment.kernel.own_wakes,
-        children=_children(moment.look),
+        children=_children(only_awaited(moment.look, moment.kernel, moment.standing.where)),
         awaited=awaited,
     )
 
@@ -276,10 +277,8 @@ _BLOCKING = {"socket": frozenset({"readinto", "sendfile"}), "ssl": frozenset({"r
 
 
 def _receives(thread: ThreadStack | None) -> bool:
-    if thread is None or not thread.frames:
-        return False
-    inner = thread.frames[0]
-    return function(inner.name) in _BLOCKING.get(code_origin(inner.filename).module, ())
+    inner = thread.frames[0] if thread and thread.frames else None
+    return inner is not None and function(inner.name) in _BLOCKING.get(code_origin(inner.filename).module, ())
 
 
 def _children(look: RankLook) -> tuple[SeenChild, ...]:

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from stallwatch.diagnosis.activity.awaited_children import only_awaited
 from stallwatch.diagnosis.activity.blocking_location import (
     BlockingLocation,
     Circumstances,
@@ -152,7 +153,7 @@ def read_activity(rank: RankEvidence) -> RankActivity:
         why=_why(now) + gil_facts + moved.because,
     )
     if now.standing.waits_for_children or now.standing.where == "dataloader":
-        activity = with_child(activity, now.look, rank.sources)
+        activity = with_child(activity, only_awaited(now.look, now.kernel, now.standing.where), rank.sources)
         works = "process_queue" in now.standing.roles and _are_at_work(activity.helpers, process)
         if activity.progress.ends_by_itself is None and works:
             activity = replace(activity, progress=replace(activity.progress, ends_by_itself="child"))

@@ -30,6 +30,7 @@ class ThreadLook(NamedTuple):
     wakes: int | None = None
     own_wakes: int = 0  # since, by our look
     waits_on: str = ""
+    awaited_child: int | None = None
 
 
 class RankLook(NamedTuple):
@@ -101,7 +102,7 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
         state = process.state
     if found is None:
         return ThreadLook(state, wchan, None)
-    return ThreadLook(state, wchan, found.cpu_ticks, found.wakes, found.own_wakes, found.waits_on)
+    return ThreadLook(state, wchan, found.cpu_ticks, found.wakes, found.own_wakes, found.waits_on, found.awaited_child)
 
 
 def _thread_state(process: ProcessLook, thread: ThreadStack | None, *, main: bool) -> ThreadState | None:
