@@ -42,10 +42,10 @@ def fresh_groups_half_and_half() -> None:
     train(60)
 
 
-@hang(causes=("not_entered", "rank_exited", "init_missing"), culprits=(2,))
+@hang(causes=("rank_exited",), culprits=())
 def one_makes_its_group_anew() -> None:
     """Rank 2 caught an error of its own, and begins again: it destroys its group and makes it anew, alone. With gloo
-    the others die of that."""
+    the others die of that, and who it was is said where nobody is named: it lived longest."""
     train(WARM_UP)
     if RANK == 2:
         dist.destroy_process_group()

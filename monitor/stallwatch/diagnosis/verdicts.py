@@ -27,6 +27,7 @@ from stallwatch.diagnosis.claims import (
     slow_rank,
     told_by_logs,
     transfers_unrecorded,
+    unrecorded_barrier,
 )
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.logs import of_this_life, read_logs
@@ -143,6 +144,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     transfers_unrecorded.claim,
     init_missing.groups_differ,
     init_missing.group_not_made,
+    unrecorded_barrier.claim,
     not_entered.comm_stuck,
     not_entered.skipped,
     not_entered.behind_a_lock,
