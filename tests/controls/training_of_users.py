@@ -205,7 +205,7 @@ def rpc_ends_after_a_long_call() -> None:
     from torch.distributed import rpc  # noqa: TID251
 
     options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"tcp://127.0.0.1:{int(os.environ['MASTER_PORT']) + 1}", rpc_timeout=0
+        init_method=f"tcp://127.0.0.1:{int(os.environ['MASTER_PORT']) + 1}", rpc_timeout=3600
     )
     rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=dist.get_world_size(), rpc_backend_options=options)
     train(WARM_UP)

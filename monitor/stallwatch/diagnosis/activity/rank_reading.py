@@ -289,11 +289,12 @@ def _shown_frame(now: JudgedThread, stack: tuple[CodeFrame, ...], sources: tuple
 
 
 def _past_main(now: JudgedThread, pid: int | None) -> bool:
-    """Exit handlers are called from C, so the main thread's stack no longer begins with a module."""
+    """Exit handlers and finalizers are called from C: the main thread's stack no longer begins with a module."""
     if now.thread is None or now.thread is not main_thread(now.look.threads, pid) or not now.thread.frames:
         return False
     outermost = now.thread.frames[-1]
-    return outermost.name != "<module>" and code_origin(outermost.filename).origin in (Origin.JOB, Origin.LIBRARY)
+    by_c = (Origin.JOB, Origin.LIBRARY, Origin.MACHINERY)
+    return outermost.name != "<module>" and code_origin(outermost.filename).origin in by_c
 
 
 def _raised(rank: RankEvidence) -> RaisedException | None:

@@ -209,7 +209,8 @@ FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
               r"(?:orbax|composer|nemo|torchtitan|torchtune|colossalai|tensorstore)\.\S*checkpoint\w*"),
     # Data loaders
     *modules("dataloader", "loads data as a worker", (r"torch\.utils\.data\._utils\.worker", "_worker_loop")),
-    *modules("teardown", "shuts down the workers of its data loader",
+    # At the end of every epoch, where they are not kept: that is no end of the rank, and each has five seconds to go.
+    *modules("dataloader", "waits for the workers of its data loader to end",
              (r"torch\.utils\.data\.dataloader", "_shutdown_workers|__del__")),
     *modules("dataloader", "waits for its data loader",
              r"torch\.utils\.data", r"(?:transformers|accelerate)\.(?:data_loader|trainer_pt_utils|data)",

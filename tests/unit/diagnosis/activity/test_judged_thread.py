@@ -152,3 +152,17 @@ def test_a_loader_is_followed_into_the_worker_that_is_at_work() -> None:
     assert (helpers.child.pid, helpers.child.detail) == (802, "waits for a lock")
     assert helpers.child.frame is not None
     assert helpers.child.frame.line == 55
+
+
+def test_a_loader_ends_its_workers_each_epoch_and_the_rank_goes_on() -> None:
+    """Each has five seconds to close its files: four slow ones hold a rank up for twenty."""
+    ends = (
+        "wait@PY/multiprocessing/popen_fork.py:40",
+        "join@PY/multiprocessing/process.py:149",
+        "_shutdown_workers@TORCH/utils/data/dataloader.py:1600",
+        "__del__@TORCH/utils/data/dataloader.py:1625",
+    )
+    activity = activity_of(thread(stack(*ends, "epoch@JOB:30", MODULE)))
+    assert (activity.place.where, activity.place.in_teardown) == ("dataloader", False)
+    assert activity.progress.ends_by_itself is not None
+    assert activity_of(thread(stack(*ends))).place.in_teardown, "its program is over"
