@@ -36,6 +36,7 @@ from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
 from stallwatch.diagnosis.step import once, with_steps
+from stallwatch.diagnosis.waits.shared_locks import lock_ends
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
@@ -240,7 +241,9 @@ def _ends_by_itself(analysis: Analysis, claim: Claim) -> EndsByItself | None:
         found = of_all([activity.progress.ends_by_itself for activity in here])
         return found if found in _HOLDS_ALL else None
     computes: EndsByItself | None = "compute" if claim.where == "busy_loop" else None
-    return of_all([computes or analysis.case.activity(rank).progress.ends_by_itself for rank in claim.culprits])
+    case = analysis.case
+    kinds = [case.activity(rank).progress.ends_by_itself or lock_ends(case, rank) for rank in claim.culprits]
+    return of_all([computes or kind for kind in kinds])
 
 
 def _verdict(

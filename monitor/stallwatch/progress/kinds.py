@@ -27,7 +27,7 @@ _WORDS: dict[EndsByItself, str] = {
     "import": "it imports",
     "tracker": "its experiment tracker finishes",
     "child": "it waits for a program that it started",
-    "timeout": "its wait has a time-out of its own",
+    "timeout": "its wait has a time-out of its own, or who holds its lock is at work elsewhere",
     "request": "it waits for requests",
 }
 

@@ -4,6 +4,7 @@ the others wait in by themselves."""
 from collections.abc import Collection, Mapping
 
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.model.verdict import EndsByItself
 
 
 def holders(case: Case, absent: Collection[int]) -> dict[int, tuple[int, ...]]:
@@ -41,3 +42,14 @@ def holder_named(case: Case, rank: int) -> str | None:
     of_ranks = [one for one in case.observed if case.activity(one).host == host and one != rank]
     found = next((one for one in of_ranks if place.lock_holder_pid in _pids(case, one)), None)
     return f"process {place.lock_holder_pid}" if found is None else f"rank {found}"
+
+
+def lock_ends(case: Case, rank: int) -> EndsByItself | None:
+    """The kind of what a rank does that waits at a lock which, by the kernel, a process holds that is none of the job's
+    ranks: that one lives, and gives it back when it has built, downloaded or read what it is for. (A helper that got a
+    file from its rank may hold the lock for it; then the kernel names the rank itself.)"""
+    place, host = case.activity(rank).place, case.activity(rank).host
+    if not place.at_shared_lock or place.lock_holder_pid is None:
+        return None
+    others = {case.activity(one).pid for one in case.observed if one != rank and case.activity(one).host == host}
+    return None if place.lock_holder_pid in others else "timeout"

@@ -91,3 +91,14 @@ def test_one_that_waits_in_the_collective_may_hold_it() -> None:
     assert verdict.culprits == (1,)
     assert any("which rank 0 holds" in fact.fact for fact in verdict.because)
     assert str(_pid(waits)) in verdict.next_steps[0]
+
+
+def test_a_program_that_holds_the_lock_may_give_it_back_and_a_rank_that_waits_does_not() -> None:
+    """A cache that another job builds; a helper that has the lock by its rank's own file."""
+    at_lock = _at_lock(1, "locks_lock_inode_wait", 999999)
+    others = (_waits(0), _waits(2), _waits(3))
+    for holder in (999999, _pid(at_lock)):
+        verdict = _judged(*others, _at_lock(1, "locks_lock_inode_wait", holder))
+        assert (verdict.culprits, verdict.ends_by_itself, verdict.confidence) == ((1,), "timeout", "likely")
+    for known in (None, _pid(others[0])):
+        assert _judged(*others, _at_lock(1, "locks_lock_inode_wait", known)).ends_by_itself is None
