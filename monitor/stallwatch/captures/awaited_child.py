@@ -10,14 +10,14 @@ _P_PID = 1  # of waitid(2)
 _INT_BITS = 32
 
 
-class _Calls(NamedTuple):
+class _WaitCalls(NamedTuple):
     """Numbers of system calls: <asm/unistd_64.h>, <asm-generic/unistd.h>."""
 
     wait4: int
     waitid: int
 
 
-_CALLS: Mapping[str, _Calls] = {"x86_64": _Calls(61, 247), "aarch64": _Calls(260, 95)}
+_CALLS: Mapping[str, _WaitCalls] = {"x86_64": _WaitCalls(61, 247), "aarch64": _WaitCalls(260, 95)}
 
 
 def awaited_child(directory: ProcessDirectory, tid: int) -> int | None:
