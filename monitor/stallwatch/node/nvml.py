@@ -7,7 +7,7 @@ node.nvml_once).
 import importlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ _SIGNALS: dict[int, tuple[str, str]] = {
 # 8 GPUs at 1 Hz must stay below 1 % of a core. Measured on H200: each of the calls made every time takes 3–21 µs, the
 # counters of one GPU about 2.5 ms. So they are read every ten seconds, and those of one GPU a tick.
 _SLOW_SECONDS = 10.0
+# Whose processes a GPU has is half of what a tick takes: who comes or goes changes how much of its memory is in use.
+_PROCESSES_SECONDS = 5.0
 # nvml.h NVML_FI_DEV_*: cumulative time in ns during which clocks were held down, and why.
 _THROTTLE = (
     (74, "sw_power_cap"), (75, "thermal"), (76, "sync_boost"), (77, "board_limit"), (78, "low_utilization"),
@@ -118,6 +120,7 @@ class GpuReader:
         self._fixed: dict[int, Gpu] = {}
         self._counters: dict[int, dict[str, Any]] = {}
         self._counted_at: dict[int, float] = {}
+        self._processes: dict[int, _Processes] = {}
         self._gpm: dict[int, _GpmSamples | None] = {}
 
     def read(self) -> tuple[Gpu, ...]:
@@ -130,10 +133,10 @@ class GpuReader:
         waiting = [index for index in range(count) if now - self._counted_at.get(index, now) >= _SLOW_SECONDS]
         waiting.sort(key=lambda index: self._counted_at[index])  # so that many GPUs do not starve the last
         due = [index for index in range(count) if index not in self._counted_at] or waiting[:1]
-        return tuple(self._device(index, now if index in due else None) for index in range(count))
+        return tuple(self._device(index, now, index in due) for index in range(count))
 
-    def _device(self, index: int, count_now: float | None) -> Gpu:
-        """Given when it is, where the counters are due, return a GPU; one that does not answer keeps its place and
+    def _device(self, index: int, now: float, counts: bool) -> Gpu:
+        """Return a GPU, its counters read anew where they are due; one that does not answer keeps its place and
         name."""
         nvml = self._nvml
         try:
@@ -141,16 +144,26 @@ class GpuReader:
             fixed = self._fixed.get(index)
             if fixed is None:
                 fixed = self._fixed[index] = _described(nvml, index, handle)
-            if count_now is not None:
-                self._counted_at[index] = count_now
-                self._counters[index] = {**_counters(nvml, handle), "slow_at_ns": int(count_now * 1e9) or None}
-            gpu = msgspec.structs.replace(fixed, **_momentary(nvml, handle), **self._counters.get(index, {}))
+            if counts:
+                self._counted_at[index] = now
+                self._counters[index] = {**_counters(nvml, handle), "slow_at_ns": int(now * 1e9) or None}
+            momentary = _momentary(nvml, handle)
+            momentary["compute_pids"] = self._pids(index, handle, momentary["memory_used_bytes"], now)
+            gpu = msgspec.structs.replace(fixed, **momentary, **self._counters.get(index, {}))
             if (occupied := self._occupied(index, handle, gpu)) is None:
                 return gpu
             return msgspec.structs.replace(gpu, multiprocessors_percent=occupied)
         except nvml.NVMLError as error:
             # Its last word may be the reason.
             return _silent(index, error, self._fixed.get(index), self._counters.get(index, {}).get("recovery_action"))
+
+    def _pids(self, index: int, handle: Any, used_bytes: int | None, now: float) -> tuple[int, ...] | None:
+        known = self._processes.pop(index, None)  # where it is lost, it is asked anew
+        is_old = known is None or now - known.at >= _PROCESSES_SECONDS or used_bytes != known.used_bytes
+        if known is None or is_old or used_bytes is None:
+            known = _Processes(now, used_bytes, _compute_pids(self._nvml, handle))
+        self._processes[index] = known
+        return known.pids
 
     def _occupied(self, index: int, handle: Any, gpu: Gpu) -> float | None:
         """Percent of a spinning GPU's multiprocessors that ran something since the last look (GPM: 0.3 ms a look). What
@@ -169,6 +182,12 @@ class GpuReader:
         except self._nvml.NVMLError:
             self._gpm[index] = None
             return None
+
+
+class _Processes(NamedTuple):
+    at: float
+    used_bytes: int | None
+    pids: tuple[int, ...] | None
 
 
 class _GpmSamples:
@@ -214,6 +233,7 @@ def read_state(nvml: Any) -> GpuState:
         try:
             handle = handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             of_now = {**_momentary(nvml, handle), **_counters(nvml, handle), **_links(nvml, handle)}
+            of_now["compute_pids"] = _compute_pids(nvml, handle)
             gpus.append(msgspec.structs.replace(_described(nvml, index, handle), **of_now))
         except nvml.NVMLError as error:
             gpus.append(_silent(index, error))
@@ -265,7 +285,6 @@ def _momentary(nvml: Any, handle: Any) -> dict[str, Any]:
     memory = value_of(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     utilization = optional(nvml, "nvmlDeviceGetUtilizationRates", handle)
     power = optional(nvml, "nvmlDeviceGetPowerUsage", handle)
-    processes = value_of(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
     return {
         "utilization_percent": None if utilization is None else utilization.gpu,
         "memory_utilization_percent": None if utilization is None else utilization.memory,
@@ -275,8 +294,12 @@ def _momentary(nvml: Any, handle: Any) -> dict[str, Any]:
         "temperature_celsius": value_of(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         "sm_clock_mhz": value_of(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
         "clock_event_reasons": value_of(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
-        "compute_pids": None if processes is None else tuple(sorted({process.pid for process in processes})),
     }
+
+
+def _compute_pids(nvml: Any, handle: Any) -> tuple[int, ...] | None:
+    processes = value_of(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return None if processes is None else tuple(sorted({process.pid for process in processes}))
 
 
 def _counters(nvml: Any, handle: Any) -> dict[str, Any]:

@@ -98,18 +98,24 @@ def _written(pid: int, proc: str) -> Iterator[tuple[int, str, int]]:
     try:
         folder = os.readlink(f"{proc}/{pid}/cwd")
         yield os.stat(f"{proc}/{pid}/cwd").st_dev, folder, 0
-        numbers = os.listdir(f"{proc}/{pid}/fd")[:_MOST_FILES]
+        files = os.open(f"{proc}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return
-    for number in numbers:
-        try:
-            path = os.readlink(f"{proc}/{pid}/fd/{number}")
-            if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
+    try:
+        # By the open folder: a rank has hundreds, nearly all of them sockets.
+        for number in os.listdir(files)[:_MOST_FILES]:
+            try:
+                path = os.readlink(number, dir_fd=files)
+                if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
+                    continue
+                file = os.stat(number, dir_fd=files)
+                with open(f"{proc}/{pid}/fdinfo/{number}", encoding="ascii") as info:
+                    flags = next((int(line.split()[1], 8) for line in info if line.startswith("flags:")), 0)
+            except (OSError, ValueError, IndexError):
                 continue
-            file = os.stat(f"{proc}/{pid}/fd/{number}")
-            with open(f"{proc}/{pid}/fdinfo/{number}", encoding="ascii") as info:
-                flags = next((int(line.split()[1], 8) for line in info if line.startswith("flags:")), 0)
-        except (OSError, ValueError, IndexError):
-            continue
-        if stat.S_ISREG(file.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY:
-            yield file.st_dev, os.path.dirname(path), file.st_size
+            if stat.S_ISREG(file.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY:
+                yield file.st_dev, os.path.dirname(path), file.st_size
+    except OSError:
+        return
+    finally:
+        os.close(files)

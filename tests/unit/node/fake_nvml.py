@@ -45,6 +45,8 @@ class FakeNvml:
         self.waiting: list[Callable[[], Any]] = []  # what nvmlEventSetWait_v2 does, call by call; then it times out
         self.registered: list[int] = []
         self.memory_percent = 40
+        self.memory_used_bytes = 1_745_682_432
+        self.pids: tuple[int, ...] = (479, 480)
         self.multiprocessors = [18.182]  # of GPM, look by look; the last one stays
 
     def __getattr__(self, name: str) -> Any:
@@ -87,13 +89,11 @@ class FakeNvml:
             "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:00:06.0"),
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlDeviceGetTotalEccErrors": 0,
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1_745_682_432, total=85_520_809_984),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=self.memory_used_bytes, total=85_520_809_984),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=self.memory_percent),
             "nvmlDeviceGetPowerUsage": 118_917,
-            "nvmlDeviceGetComputeRunningProcesses": [
-                SimpleNamespace(pid=479, usedGpuMemory=1_233_125_376),
-                SimpleNamespace(pid=480, usedGpuMemory=None),  # another user's, in a container
-            ],
+            # Of another user's process, in a container, NVML does not say how much it uses.
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids],
             "nvmlDeviceGetTemperature": 32,
             "nvmlDeviceGetCurrentClocksEventReasons": 4,
             "nvmlDeviceGetRemappedRows": (2, 0, 0, 0),

@@ -141,6 +141,35 @@ def test_dear_calls_are_made_every_ten_seconds_and_for_one_gpu_a_tick() -> None:
     assert nvml.calls.count("nvmlDeviceGetPowerUsage") == 18
 
 
+def test_whose_processes_a_gpu_has_is_asked_when_its_memory_in_use_changes_and_every_five_seconds() -> None:
+    nvml, clock = FakeNvml(), FakeClock(10**11)
+    sensor = GpuReader(nvml, clock.seconds)
+
+    def pids(seconds: float) -> tuple[int, ...] | None:
+        clock.advance(seconds)
+        return sensor.read()[0].compute_pids
+
+    assert pids(0.0) == (479, 480)
+    nvml.pids = (479,)
+    assert pids(1.0) == (479, 480), "nothing says that it is another"
+    nvml.memory_used_bytes += 1 << 20
+    assert pids(1.0) == (479,)
+    nvml.pids = (479, 481)
+    assert pids(4.9) == (479,)
+    assert pids(0.2) == (479, 481)
+    assert nvml.calls.count("nvmlDeviceGetComputeRunningProcesses") == 3
+
+
+def test_a_gpu_that_answers_again_is_asked_whose_processes_it_has() -> None:
+    nvml, clock = FakeNvml(), FakeClock(10**11)
+    sensor = GpuReader(nvml, clock.seconds)
+    sensor.read()
+    nvml.failing, nvml.memory_used_bytes = {"nvmlDeviceGetComputeRunningProcesses": 15}, 0
+    assert sensor.read()[0].unavailable_kind == "lost"
+    nvml.failing, nvml.pids = {}, (7,)
+    assert sensor.read()[0].compute_pids == (7,)
+
+
 def state(**failing: int) -> GpuState:
     nvml = FakeNvml(devices=2)
     nvml.failing = failing
