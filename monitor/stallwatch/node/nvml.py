@@ -120,7 +120,7 @@ class GpuReader:
         self._fixed: dict[int, Gpu] = {}
         self._counters: dict[int, dict[str, Any]] = {}
         self._counted_at: dict[int, float] = {}
-        self._processes: dict[int, _Processes] = {}
+        self._processes: dict[int, _Occupants] = {}
         self._gpm: dict[int, _GpmSamples | None] = {}
 
     def read(self) -> tuple[Gpu, ...]:
@@ -161,7 +161,7 @@ class GpuReader:
         known = self._processes.pop(index, None)  # where it is lost, it is asked anew
         is_old = known is None or now - known.at >= _PROCESSES_SECONDS or used_bytes != known.used_bytes
         if known is None or is_old or used_bytes is None:
-            known = _Processes(now, used_bytes, _compute_pids(self._nvml, handle))
+            known = _Occupants(now, used_bytes, _compute_pids(self._nvml, handle))
         self._processes[index] = known
         return known.pids
 
@@ -184,7 +184,7 @@ class GpuReader:
             return None
 
 
-class _Processes(NamedTuple):
+class _Occupants(NamedTuple):
     at: float
     used_bytes: int | None
     pids: tuple[int, ...] | None
