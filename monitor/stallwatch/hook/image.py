@@ -23,7 +23,6 @@ class Image:
         self.steps = 0  # up to which the ring is filled
         self._bytes = bytearray(layout.RECORD_BYTES)
         self._groups: Groups = ()
-        self._texts: tuple[str, ...] = ()
 
     def fill_words(self, first: int, *words: int) -> None:
         """In the order of layout.WORDS, the first of them in this place."""
@@ -40,8 +39,6 @@ class Image:
 
     def fill_groups(self, groups: Groups) -> None:
         """Those for which there is room; `kept` says how many they are."""
-        if groups is self._groups:
-            return
         start = layout.GROUP_OFFSET
         for place, (recorder, pg_id, enqueued, completed) in enumerate(groups[: layout.GROUP_CAPACITY]):
             number = layout.RECORDERS.index(recorder)
@@ -56,14 +53,11 @@ class Image:
 
     def fill_texts(self, texts: "tuple[str, ...]") -> None:
         """In the order of layout.STRINGS."""
-        if texts == self._texts:
-            return
         offset = layout.STRING_OFFSET
         for text, (_, size, _) in zip(texts, layout.STRINGS):
             fitted = fitting(text, size)
             self._bytes[offset : offset + size] = fitted + bytes(size - len(fitted))
             offset += size
-        self._texts = texts
 
     def fill_look(self, look: "tuple[int, ...]") -> None:
         """With the words of a layout.CounterLook, in the place of the one LOOK_SLOTS before."""

@@ -122,7 +122,9 @@ class Publication:
         self.refused_errno = 0
         self.pulse_ns = 0
         self._image = Image()
-        self._filled_world: Optional[World] = None
+        self._said: Optional[tuple[World, str, str]] = None  # what is in the image of these
+        self._said_groups: Groups = ()
+        self._kept = 0
         self._look: Optional[tuple[int, ...]] = None  # the newest, until it is published
         self._pulse_count = 0
         self._attached_ns = monotonic_ns()
@@ -239,11 +241,13 @@ class Publication:
             self._look = None
         phase, phase_since_ns = self._phases.current()
         ident, native_id = self.training.ids()
-        world = self.world
-        if world is not self._filled_world:
-            own, child, notify = self.process[:3], int(self.is_child), int(self._notify)
-            image.fill_words(0, layout.MAGIC, layout.VERSION, 0, *own, *world[:4], child, notify)
-            self._filled_world = world
+        said = self.world, phase, uncaught_exception()
+        if said != self._said:
+            self._fill_names(*said)
+            self._said = said
+        if groups is not self._said_groups:
+            image.fill_groups(groups)
+            self._said_groups, self._kept = groups, kept(groups)
         # In the order of layout.WORDS.
         image.fill_words(
             _STEP,
@@ -256,8 +260,8 @@ class Publication:
             ended,
             exit_code,
             ended_ns,
-            kept(groups),
-            len(groups) - kept(groups),
+            self._kept,
+            len(groups) - self._kept,
             self._attached_ns,
             self._guard.errors,
             ident or layout.UNKNOWN,
@@ -265,6 +269,10 @@ class Publication:
             self.training.frame_changes,
             self.refused_errno,
         )
-        image.fill_groups(groups)
-        image.fill_texts((phase, self.process.node, world.training_job, world.epoch, uncaught_exception()))
         return image.sealed()
+
+    def _fill_names(self, world: World, phase: str, exception: str) -> None:
+        child, notify = int(self.is_child), int(self._notify)
+        words = (layout.MAGIC, layout.VERSION, 0, *self.process[:3], *world[:4], child, notify)
+        self._image.fill_words(0, *words)
+        self._image.fill_texts((phase, self.process.node, world.training_job, world.epoch, exception))
