@@ -26,6 +26,11 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import RankSummary
 
+_OF_WAITS = frozenset((
+    "collective_timeout", "group_status", "recorder_disabled", "failed_stack", "heartbeat_stuck", "nccl_init_started",
+    "nccl_init_complete", "init_waiting", "last_line", "error_like",
+))  # fmt: skip
+
 
 def merged_rank(
     rank: int,
@@ -78,8 +83,14 @@ def _stacks_of_logs(parts: Sequence[Parsed]) -> tuple[Stacks, ...]:
     """Of a rank of which nobody took stacks or looked at its process: those with which its own log ends."""
     if any(part.kind == "process" for part in parts):
         return ()
-    found = (at_end(part.value.lines, part.file.source) for part in parts if part.kind == "log")
+    logs = [part for part in parts if part.kind == "log"]
+    found = (at_end(one.value.lines, one.file.source, aborted=_only_waited(one.value.events)) for one in logs)
     return tuple(stacks for stacks in found if stacks is not None)[:1]
+
+
+def _only_waited(events: Sequence[LogEvent]) -> bool:
+    """Whether a rank's log tells of no failure but that it waited in vain."""
+    return all(event.secondary or event.kind in _OF_WAITS or "atchdog" in event.text for event in events)
 
 
 def _recorders(

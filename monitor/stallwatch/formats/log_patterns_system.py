@@ -213,7 +213,8 @@ SYSTEM_PATTERNS: Final = (
     pattern("memory_killed", "PBS: job killed", r"PBS: job killed: (?P<message>v?mem .*)"),
     pattern("memory_killed", "OOMKilled", r"\bOOMKilled\b"),
     # Slurm, LSF, PBS and Kubernetes about a job's end.
-    pattern("node_failed", "NODE FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"),
+    # The node of that line lives: it is the job's first one, which prints it.
+    pattern("node_failed", "NODE FAILURE", r"ON \S+ CANCELLED AT \S+ DUE TO NODE FAILURE"),
     pattern("node_failed", "has been marked dead", r"address: (?P<host>[\w.:-]+).*has been marked dead because"),  # Ray
     pattern("node_failed", "Node failure on", r"srun: error: Node failure on (?P<host>\S+)"),
     pattern("process_failed", "DUE TO TASK FAILURE", r"ON (?P<host>\S+) CANCELLED AT \S+ DUE TO TASK FAILURE"),

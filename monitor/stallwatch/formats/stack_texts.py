@@ -69,13 +69,15 @@ def parse(data: bytes, source: str, look: int = 1) -> Stacks:
     return Stacks(source, look, threads[0].pid, threads)
 
 
-def at_end(lines: Sequence[str], source: str) -> Stacks | None:
+def at_end(lines: Sequence[str], source: str, *, aborted: bool = False) -> Stacks | None:
     """The stacks with which a process' own log ends, as faulthandler writes them; None where it ends in something
-    else, or in those of a crash."""
+    else, or in those of a crash. `aborted`: nothing tells of a failure of its own, so that a SIGABRT came from outside,
+    or from its watchdog, and found it where it stood."""
     start = len(lines)
     while start and (not lines[start - 1].strip() or _OF_FAULTS.match(lines[start - 1])):
         start -= 1
-    if start and lines[start - 1].startswith("Fatal Python error"):
+    before = lines[start - 1] if start else ""
+    if before.startswith("Fatal Python error") and not (aborted and before.startswith("Fatal Python error: Aborted")):
         return None
     reading = _Reading()
     for line in lines[start:]:

@@ -12,6 +12,7 @@ from stallwatch.formats import py_spy
 from stallwatch.formats.stack_texts import is_stacks, parse
 from stallwatch.formats.unreadable import Unreadable
 from stallwatch.model.evidence import CodeFrame, Stacks
+from tests.builders.texts import timed_out
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 CAPTURED = sorted(BUNDLES.glob("*[!y]/ranks/*/stacks.json"))  # not those of "…_without_py_spy"
@@ -165,3 +166,34 @@ def test_stacks_of_a_crash_or_of_what_went_on_are_none(before: str, after: str, 
 
 def test_a_log_that_ends_in_stacks_stays_a_log() -> None:
     assert not is_stacks(("step 100 loss 2.1\n" + fault_text(READS)).encode())
+
+
+_ABORTED = "Fatal Python error: Aborted\n\n"
+
+
+def _at_an_abort(frames: tuple[tuple[str, str, int], ...]) -> str:
+    stacks = fault_text(frames).removeprefix("Timeout (0:10:00)!\n")
+    return _ABORTED + stacks.replace("Thread 0x00007f5b", "Current thread 0x00007f5b")
+
+
+def test_where_an_abort_from_outside_or_by_its_watchdog_found_a_rank_it_stood(tmp_path: Path) -> None:
+    """`kill -ABRT`, and torch's watchdog, end what stands; faulthandler writes where."""
+    for rank in range(4):
+        before = "" if rank == 2 else timed_out("2.6", rank, 77)
+        (tmp_path / f"rank{rank}.log").write_text(before + _at_an_abort(READS if rank == 2 else WAITS))
+    verdict = judge(load([tmp_path])).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.waiting) == ("not_entered", (2,), "0-1,3")
+    assert "data.py:55" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
+        "free(): invalid pointer\n",
+        "RuntimeError: CUDA error: device-side assert triggered\n",
+    ],
+)
+def test_who_aborted_of_its_own_failure_stands_nowhere(own: str, tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(own + _at_an_abort(READS))
+    assert load([tmp_path]).ranks[0].stacks == ()

@@ -124,15 +124,17 @@ def watchdog(analysis: Analysis) -> Saying:
         return _partitioned(blame, facts, operation)
     enqueued = [blame.group.enqueued[rank] for rank in blame.ranks if rank in blame.group.enqueued]
     behind = f"had last enqueued number {min(enqueued)}" if enqueued and blame.kind == "absent" else "printed nothing"
+    stands = all(analysis.case.activity(rank).known for rank in blame.ranks)  # its log ends with its stacks
+    behind = "printed no time-out" if stands and blame.kind != "absent" else behind
     return Claim(
         cause="not_entered",
         culprits=blame.ranks,
         confidence="likely" if blame.sure else "possible",
         because=(*facts, Fact(f"{named(blame.ranks)} {behind}", "logs")),
-        where="unknown",
+        where=None if stands else "unknown",
         operation=operation,
         seq=seq,
-        told="" if blame.kind == "absent" else "printed nothing while all others did",
+        told="" if blame.kind == "absent" or stands else "printed nothing while all others did",
         told_waiting=blame.waiting,
     )
 

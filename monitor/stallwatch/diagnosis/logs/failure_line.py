@@ -8,6 +8,7 @@ from stallwatch.model.evidence import LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
 
 _TORCHS: Final = re.compile(r"^\[[EWIF](?:\d{3,4} [\d:.]+)? ?[\w.]+\.\w+:\d+\] (?:\[(?:PG .*?)?Rank \d+\]\s+)*")
+_KERNELS: Final = ("oom-kill:", "Killed process")
 _NCCLS: Final = re.compile(r"^[\w.-]+:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL WARN ")
 
 
@@ -28,7 +29,7 @@ def _pid(event: LogEvent) -> str:
 
 
 def _host(event: LogEvent) -> str:
-    return f" on {event.host}" if event.host else ""
+    return f" on {event.host}" if event.host and event.host != "unknown" else ""
 
 
 def _ended(event: LogEvent) -> str:
@@ -53,6 +54,9 @@ def _headline(told: LoggedFailure) -> str:
         return f"{who}{_ended(event)}{_pid(event)}{_host(event)}"
     if told.kind == "process_failed" and not who and "exits with return code" in event.text:
         return f"a process of this node {_ended(event)} (DeepSpeed prints the command of the last one that it started)"
+    if told.kind == "memory_killed" and event.pid is not None and any(words in event.text for words in _KERNELS):
+        name = f", {event.message}" if event.message else ""
+        return f"{who}the kernel killed it for lack of memory (pid {event.pid}{name}{_host(event)})"
     if told.kind == "actor_died" and event.message:
         return f"{who}a worker of Ray died: {event.message[:200]}"
     if told.kind == "address_in_use" and "in use" not in event.text:

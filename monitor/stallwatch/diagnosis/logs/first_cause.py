@@ -291,9 +291,9 @@ def _left_after(event: LogEvent, first: LogEvent) -> bool:
     return same and not event.first
 
 
-def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, int, bool, float, str, int]:
-    """Order of causes: how much the kind says; what the launcher saw first; whether it is known whose it is; then the
-    time, and the place."""
+def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, int, int, float, str, int]:
+    """Order of causes: how much the kind says; what the launcher saw first; whether it is known whose it is, or of
+    which node; then the time, and the place."""
     strength = PLACE.get(one.kind, len(CAUSES))
     event = one.event
     # A rank that was killed by a signal nobody sent on purpose (SIGKILL, SIGSEGV, SIGBUS) beats peers' exceptions.
@@ -309,7 +309,8 @@ def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, in
     when = event.at_seconds if event.at_seconds is not None else float("inf")
     comparable = len({other.event.utc for other in causes if other.event.at_seconds is not None}) <= 1
     priority = 2 if again else 0 if is_first else 1
-    return strength, priority, one.rank is None, when if comparable else 0.0, event.source, event.line
+    unknown = 0 if one.rank is not None else 1 if one.kind == "node_failed" and event.host else 2
+    return strength, priority, unknown, when if comparable else 0.0, event.source, event.line
 
 
 def was_ended_after_a_root(end: LoggedFailure, ends: Iterable[LoggedFailure], raised: Iterable[LoggedFailure]) -> bool:

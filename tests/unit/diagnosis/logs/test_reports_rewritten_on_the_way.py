@@ -163,6 +163,28 @@ def test_a_fault_of_the_hardware_is_told_before_those_of_programs() -> None:
     assert ": 79" in found.summary
 
 
+def test_a_kill_for_memory_is_told_in_words_and_not_as_the_kernel_prints_it() -> None:
+    kill = (
+        "[91.5] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,task_memcg=/u,"
+        "task=python3,pid=7713,uid=1000\n"
+    )
+    found = verdict(timed_out("2.6", 0, 9) + timed_out("2.6", 1, 9), kill)
+    assert (found.cause, found.culprits) == ("rank_exited", ())
+    assert "killed it for lack of memory (pid 7713, python3)" in found.summary
+    assert "nodemask" not in found.summary
+
+
+def test_the_node_that_failed_is_the_one_that_srun_names() -> None:
+    log = (
+        "slurmstepd: error: *** JOB 8812 ON n001 CANCELLED AT 2026-11-29T03:11:00 DUE TO NODE FAILURE, SEE SLURMCTLD "
+        "LOG FOR DETAILS ***\nsrun: error: Node failure on n003\n"
+    )
+    found = verdict(log)
+    assert found.cause == "rank_exited"
+    assert "n003" in found.summary
+    assert "n001" not in found.summary
+
+
 def test_ranks_under_other_numbers_of_detail_are_told_by_how_far_they_are_apart() -> None:
     side = "CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes=Long)"
     early, late = side.format(32, "BROADCAST", 5), side.format(1, "ALLREDUCE", 1)

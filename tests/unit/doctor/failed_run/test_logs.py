@@ -249,7 +249,7 @@ def test_folders_of_torchrun_tell_attempt_and_rank(node: Node) -> None:
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.",
          "oom_kill", "host memory"),
         ("srun: error: node2: task 3: Out Of Memory", "task 3", "host memory"),
-        ("[4] Memory cgroup out of memory: Killed process 812 (python) total-vm:1kB", "Killed process", "host memory"),
+        ("[4] Memory cgroup out of memory: Killed process 812 (python) total-vm:1kB", "killed it", "host memory"),
         ("slurmstepd: error: *** JOB 999 ON node1 CANCELLED AT 2026-11-28T02:00:00 DUE TO TIME LIMIT ***", "TIME LIMIT",
          "ended the job"),
         ("Nov 28 02:00:00 node1 kernel: NVRM: Xid (PCI:0000:61:00): 79, pid=1, name=x, GPU has fallen off the bus.",
