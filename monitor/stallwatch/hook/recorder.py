@@ -57,6 +57,7 @@ class Status:
         bindings = sys.modules.get("torch._C._distributed_c10d")
         self._in_json: Optional[Dump] = getattr(bindings, _JSON_FUNCTIONS.get(name, ""), None)
         self._is_same = False  # as the pickle
+        self._has_groups = False
 
     def read(self) -> "list[tuple[str, int, int, int]]":
         """(recorder, pg_id, enqueued, completed) of every group."""
@@ -65,17 +66,16 @@ class Status:
             if found is not None:
                 return found
             self._in_json = None
-        return self._of_pickle()
+        found = self._of_pickle()
+        self._has_groups = bool(found)
+        return found
 
     def prove(self) -> None:
         """Find out whether its JSON says what its pickle does, and is read from now on. What is counted meanwhile, or
         no group at all, proves nothing."""
-        if self._is_same or self._in_json is None:
+        if self._is_same or self._in_json is None or not self._has_groups:
             return
-        before = self._of_pickle()
-        if not before:
-            return
-        said, after = self._of_json(self._in_json), self._of_pickle()
+        before, said, after = self._of_pickle(), self._of_json(self._in_json), self._of_pickle()
         if said is None or (before == after and said != before):
             self._in_json = None
         self._is_same = before == said == after

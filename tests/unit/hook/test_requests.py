@@ -297,6 +297,28 @@ def json_of(torch: ModuleType, *said: str) -> list[int]:
     return asked
 
 
+def read_once() -> tuple[recorder.Status, ...]:
+    """The recorders at the pulse after that at which they were found."""
+    found = recorder.statuses()
+    recorder.group_counters(found)
+    return recorder.statuses(found)
+
+
+def test_a_recorder_without_groups_is_asked_no_more_than_before(torch: ModuleType) -> None:
+    """gloo's of a job that has NCCL's groups alone."""
+    asked: list[int] = []
+
+    def empty(*_: bool) -> bytes:
+        asked.append(1)
+        return pickle.dumps({"pg_status": {}}, protocol=2)
+
+    torch._dump_fr_trace = empty  # type: ignore[attr-defined]
+    assert json_of(torch, "{}") == []
+    found = read_once()
+    assert recorder.group_counters(recorder.statuses(found)) == (("nccl", 0, 5, 4),)
+    assert len(asked) == 2
+
+
 def status_json(enqueued: int, completed: int, more: str = "") -> str:
     words = f'"last_completed_collective":"{completed}","last_enqueued_collective":"{enqueued}"{more}'
     return f'{{"comm_lib_version":"","pg_config":{{}},"pg_status":{{"0":{{{words}}}}},"version":"2.10"}}'
@@ -304,7 +326,7 @@ def status_json(enqueued: int, completed: int, more: str = "") -> str:
 
 def test_json_that_says_the_same_is_read_from_then_on(torch: ModuleType) -> None:
     asked = json_of(torch, status_json(15, 14, ',"last_started_collective":"-1"'), status_json(17, 16))
-    found = recorder.statuses()
+    found = read_once()
     counts = [recorder.group_counters(found)[0] for _ in range(3)]
     assert counts == [("gloo", 0, 17, 16)] * 3
     assert recorder.statuses(found) == found
@@ -314,7 +336,7 @@ def test_json_that_says_the_same_is_read_from_then_on(torch: ModuleType) -> None
 @pytest.mark.parametrize("other", [status_json(15, 13), status_json(15, 14).replace(":", ": "), "{}", "nothing"])
 def test_json_that_says_anything_else_is_never_read(torch: ModuleType, other: str) -> None:
     asked = json_of(torch, other, status_json(15, 14))
-    found = recorder.statuses()
+    found = read_once()
     for _ in range(3):
         found = recorder.statuses(found)
         assert recorder.group_counters(found)[0] == ("gloo", 0, 15, 14)
@@ -333,8 +355,8 @@ def test_json_is_not_judged_by_counts_in_motion(torch: ModuleType) -> None:
     still = vars(torch)["_dump_fr_trace"]
     torch._dump_fr_trace = moving  # type: ignore[attr-defined]
     asked = json_of(torch, status_json(15, 14))
-    found = recorder.statuses()
-    assert recorder.group_counters(found)[0] == ("gloo", 0, 17, 17)
+    found = read_once()
+    assert recorder.group_counters(found)[0] == ("gloo", 0, 18, 18)
     found[-1].dump = still
     for status in found:
         status.prove()
@@ -344,7 +366,7 @@ def test_json_is_not_judged_by_counts_in_motion(torch: ModuleType) -> None:
 
 def test_json_that_changes_its_form_is_given_up(torch: ModuleType) -> None:
     json_of(torch, status_json(15, 14), "{}", "x", status_json(99, 99).replace("pg_status", "last_enqueued_collective"))
-    found = recorder.statuses()
+    found = read_once()
     assert [recorder.group_counters(found)[0] for _ in range(3)] == [("gloo", 0, 15, 14)] * 3
 
 
