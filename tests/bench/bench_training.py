@@ -26,6 +26,7 @@ from typing import NamedTuple, TextIO
 
 import psutil
 
+from stallwatch.config import Config
 from stallwatch.demo.daemon_child import DaemonChild
 from tests.bench import jobs
 from tests.bench.bench_footprint import Processes
@@ -35,6 +36,8 @@ PROGRAM = Path(__file__).parents[1] / "programs/told_steps.py"
 JOB = "told"
 READY_SECONDS = 240.0
 SETTLE_SECONDS = 25.0  # imports, the first search for ranks
+# A sample of eight ranks takes some 0.8 s of processor: a time that is no whole round of them says anything.
+ROUND_SECONDS = Config().drift.every_seconds
 SAMPLE_EVERY = "30"
 # Nor a recorder: attach() is what turns it on.
 WITHOUT = {"STALLWATCH_DISABLE": "1", "TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
@@ -161,7 +164,7 @@ def measure(model: str, ranks: int, pairs: int, seconds: float) -> tuple[list[tu
 
 def of_daemon(ranks: int, seconds: float) -> list[float]:
     """Return what share of a core a daemon in its default configuration takes, by five seconds each, while one job of
-    so many ranks steps and nothing is stopped."""
+    so many ranks steps and nothing is stopped. In a round of samples there is one."""
     with tempfile.TemporaryDirectory(prefix="sw-") as name, jobs.server() as server:
         folder, shares = Path(name), list[float]()
         daemon = DaemonChild(folder, os.environ, {})
@@ -200,8 +203,9 @@ def cpu(quick: bool) -> list[Figure]:
     pairs, _ = measure("cpu", ranks, 10 if quick else 60, 1.0 if quick else 2.0)
     hook = [with_it.hook / with_it.seconds * 100 for _, with_it in pairs]
     threads = mean_of("the hook's threads", hook, "% of a core")
-    shares = [share * 100 for share in of_daemon(ALWAYS_BUSY, 15.0 if quick else 75.0)]
-    daemon = mean_of("the daemon", shares, "% of a core", f"{ALWAYS_BUSY} light ranks")
+    shares = [share * 100 for share in of_daemon(ALWAYS_BUSY, 15.0 if quick else ROUND_SECONDS)]
+    detail = f"{ALWAYS_BUSY} light ranks; median {statistics.median(shares):.2f}"
+    daemon = mean_of("the daemon", shares, "% of a core", detail)
     step = statistics.fmean(without.cpu for without, _ in pairs)
     paired = mean_of("a step, in pairs", more(pairs, 1), "%", f"{ranks} ranks, {step * 1e3:.1f} ms of processor a step")
     return [together(threads, daemon), threads, daemon, paired]

@@ -68,7 +68,7 @@ ROWS: tuple[Row, ...] = (
         "the same job without, block by block",
         Goal("hook and daemon, of 8 busy cores", 0.2),
         needs={"torch"},
-        minutes=6,
+        minutes=11,
         is_exclusive=True,
     ),
     _row(
