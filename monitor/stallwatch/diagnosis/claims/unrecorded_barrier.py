@@ -21,7 +21,8 @@ def claim(analysis: Analysis) -> Saying:
     if wait is None or len(calls) != 1 or {*waits, *inside} != set(case.world):
         return None
     call = calls.pop()
-    if call not in _UNRECORDED or any(case.activity(rank).progress.moving is not False for rank in inside):
+    moving = {case.activity(rank).progress.moving for rank in inside}
+    if call not in _UNRECORDED or True in moving:
         return None
     others = tuple(sorted(waits))
     few, most = sorted((tuple(inside), others), key=len)
@@ -31,7 +32,7 @@ def claim(analysis: Analysis) -> Saying:
     return Claim(
         cause="collective_mismatch",
         culprits=culprits,
-        confidence="likely" if culprits else "possible",
+        confidence="likely" if culprits and moving == {False} else "possible",  # one look tells of no standstill
         because=(
             Fact(f"{named(inside)} {stands} in {call}, which no recorder holds", "py-spy"),
             *waiting_facts(analysis),

@@ -1,6 +1,7 @@
 """Some wait in a barrier that no recorder holds, the others in a collective: neither lets the other go."""
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame
@@ -36,3 +37,11 @@ def test_who_is_elsewhere_has_not_entered_either() -> None:
     sleeps = Rank(3, STEPS, len(STEPS), frames=SLEEPS, wchan="hrtimer_nanosleep", backend="gloo")
     verdict = judge(evidence(_in_it(0), _in_it(1), _in_another(2), sleeps)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+
+
+def test_one_look_is_enough_not_to_accuse_the_many() -> None:
+    ranks = [_in_it(rank) for rank in (0, 1, 3)]
+    seen = evidence(*ranks, _in_another(2))
+    first = tuple(replace(rank, stacks=rank.stacks[:1], processes=rank.processes[:1]) for rank in seen.ranks)
+    verdict = judge(replace(seen, ranks=first)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (2,), "possible")
