@@ -2,6 +2,7 @@
 was lost of that."""
 
 import contextlib
+import os
 import random
 import re
 import signal
@@ -202,11 +203,18 @@ def unanswered(log: str) -> Counter[tuple[str, str, str]]:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes that still name the node's folder."""
+    """Processes that still name the node's folder, or write what they say there: who was forked names none."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
-            if any(str(folder) in word for word in words):
+            if any(str(folder) in word for word in words) or _says_into(folder, process.pid):
                 found.append(" ".join(words)[:200])
     return found
+
+
+def _says_into(folder: Path, pid: int) -> bool:
+    try:
+        return Path(os.readlink(f"/proc/{pid}/fd/2")).is_relative_to(folder)
+    except OSError:
+        return False
