@@ -215,13 +215,22 @@ def job_within_the_job_hangs() -> None:
     train(WARM_UP)
     if RANK == 1:
         inner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, "small"]
+        os.environ["ENDS_WITH"] = str(os.getpid())  # torchrun gives its ranks sessions of their own
         subprocess.run(inner, check=True)
     train(60)
+
+
+def _end_with(pid: int) -> None:
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(1)
+    os._exit(1)
 
 
 @hang(culprits=(1,))
 def small() -> None:
     """The job within the other; by itself a job of two or more ranks that hangs."""
+    if "ENDS_WITH" in os.environ:
+        threading.Thread(target=_end_with, args=(int(os.environ["ENDS_WITH"]),), daemon=True).start()
     train(WARM_UP)
     if RANK == 1:
         threading.Event().wait()  # here
