@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import RANK, WARM_UP, WORLD, beat, hang, main, stands, step, train
+from tests.controls.common import RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, step, train
 
 
 @hang(causes=("group_order",), culprits=(2,))
@@ -178,6 +178,21 @@ def stands_between_two_gathers() -> None:
             time.sleep(1e6)  # here
         dist.all_gather_into_tensor(torch.empty(64 * WORLD), torch.ones(64))
         step()
+
+
+@hang(culprits=(1,), where=("lock",))
+def only_one_of_two_pairs_stands() -> None:
+    """Two replicas, each a pair that shares its tensors: rank 1 gets stuck, its partner waits for it; the other pair
+    goes on until their next average over all."""
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, WORLD, 2)]
+    for number in range(WARM_UP * 2):
+        time.sleep(STEP_SECONDS)
+        if RANK == 1 and number == WARM_UP + 5:
+            threading.Event().wait()  # here
+        dist.all_reduce(torch.ones(64), group=pairs[RANK // 2])
+        if number % 40 == 39:
+            dist.all_reduce(torch.ones(1024))
+        beat.step()
 
 
 if __name__ == "__main__":

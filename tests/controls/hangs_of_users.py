@@ -38,7 +38,6 @@ from tests.controls.common import (  # noqa: E402
     RANK,
     STEP_SECONDS,
     WARM_UP,
-    WORLD,
     beat,
     before_rendezvous,
     hang,
@@ -382,21 +381,6 @@ def thread_that_averages_has_died() -> None:
         time.sleep(STEP_SECONDS)
         if number % 20 == 0:
             averages.put(number)  # here
-        beat.step()
-
-
-@hang(culprits=(1,), where=("lock",))
-def only_one_of_two_pairs_stands() -> None:
-    """Two replicas, each a pair that shares its tensors: rank 1 gets stuck, its partner waits for it; the other pair
-    goes on until their next average over all."""
-    pairs = [dist.new_group([first, first + 1]) for first in range(0, WORLD, 2)]
-    for number in range(WARM_UP * 2):
-        time.sleep(STEP_SECONDS)
-        if RANK == 1 and number == WARM_UP + 5:
-            threading.Event().wait()  # here
-        dist.all_reduce(torch.ones(64), group=pairs[RANK // 2])
-        if number % 40 == 39:
-            dist.all_reduce(torch.ones(1024))
         beat.step()
 
 
