@@ -47,12 +47,13 @@ def slow_reasons(case: Case, slow: Sequence[int], cost: Slowness | None) -> Reas
     it."""
     who = _Who(case, slow, cost)
     stacks = _trained(case, who.mine), _trained(case, who.peers)
-    spent = compared(*stacks)
+    seen = compared(*stacks)
+    spent = seen if seen is None or _explains(who, seen) else None
     profiled = any(rank.profiles for rank in who.mine)
     found = [
         say
         for say in (
-            _line(who, spent) or _no_line(who, profiled=profiled),
+            _line(who, spent) or _little(who, seen) or _no_line(who, profiled=profiled),
             _workers(who, spent),
             *(sign(who) for sign in _SIGNS),
         )
@@ -182,6 +183,38 @@ def _line(who: _Who, spent: Spent | None) -> _Say | None:
     return _Say(Fact(fact, source), (step,))
 
 
+def _explains(who: _Who, spent: Spent) -> bool:
+    """Whether a line takes a good part of what they cost. Hosts that run ahead of their devices seem to cost more than
+    they do."""
+    ahead = any(group.backend == "nccl" for group in who.case.groups)
+    return ahead or spent.share - spent.peers_share >= OF_COST * who.cost_share
+
+
+def _little(who: _Who, spent: Spent | None) -> _Say | None:
+    """A line that takes too little to be why."""
+    if spent is None:
+        return None
+    fact = (
+        f"no line explains it: the most is {spent.share:.0%} of {who.its} time at {_at(who, who.mine, spent)}, of "
+        f"{who.its} peers {spent.peers_share:.0%}"
+    )
+    return _Say(Fact(fact, f"py-spy, {spent.samples} samples of {'them' if who.many else 'it'}"))
+
+
+def _stops(who: _Who) -> _Say | None:
+    """Stopped at one look and going on at another: somebody does that again and again, to take its CPU from it."""
+    each = [[look.state == "T" and not look.tracer_pid for look in rank.processes if look.state] for rank in who.mine]
+    stopped, looks = sum(map(sum, each)), sum(map(len, each))
+    if not stopped or any(look.state == "T" for rank in who.peers for look in rank.processes):
+        return None
+    fact = f"{who.say('was', 'were')} held by a stop signal (SIGSTOP) at {stopped} of {looks} looks, and went on after"
+    step = of_the_living(
+        f"Find out who stops {who.name} again and again: on {who.host} `ps -eo pid,args | grep -w cpulimit`, and "
+        f"`strace -f -e trace=kill -p <pid>` of what is suspected."
+    )
+    return _Say(Fact(fact, "/proc"), (step,), explains=True)
+
+
 def _no_line(who: _Who, *, profiled: bool) -> _Say:
     """Why no line is named."""
     unknown = f"where {who.say('spends', 'spend')} the time is not known"
@@ -274,4 +307,4 @@ def _longer(who: _Who) -> _Say:
     return _Say(Fact(fact, "py-spy"), told=False)
 
 
-_SIGNS: tuple[Callable[[_Who], _Say | None], ...] = (_contention, _faults, _storage)
+_SIGNS: tuple[Callable[[_Who], _Say | None], ...] = (_stops, _contention, _faults, _storage)

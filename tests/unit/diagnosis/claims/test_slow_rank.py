@@ -12,6 +12,7 @@ from stallwatch.model.evidence import (
     Evidence,
     HeldBack,
     Neighbour,
+    ProcessLook,
     Profile,
     RankEvidence,
     SampledStack,
@@ -27,8 +28,11 @@ QUIET = Usage(1, 5.0, cpu_share=0.2, runnable_share=0.01, major_faults=0, read_b
 PEERS = [load_batch(6), seen(60, line(90)), backward(34)]
 
 
-def _rank(number: int, stacks: Sequence[SampledStack], usage: Usage, *, late_ns: int = 0) -> RankEvidence:
-    rank = Rank(number, STEPS[: 76 if late_ns else 78], 75 if late_ns else 77, looks=1, frames=SLEEPS).evidence()
+def _rank(
+    number: int, stacks: Sequence[SampledStack], usage: Usage, *, late_ns: int = 0, backend: str = "nccl"
+) -> RankEvidence:
+    calls, done = STEPS[: 76 if late_ns else 78], 75 if late_ns else 77
+    rank = Rank(number, calls, done, looks=1, frames=SLEEPS, backend=backend).evidence()
     (recorder,) = rank.recorders
     moved = tuple(msgspec.structs.replace(o, created_ns=(o.created_ns or 0) + late_ns) for o in recorder.operations)
     last = max(operation.created_ns or 0 for operation in moved)
@@ -50,16 +54,27 @@ def verdict(
     rank: int = 2,
     from_start: bool = False,
     grows: bool = False,
+    peers: Sequence[SampledStack] = PEERS,
+    stopped: Sequence[int] = (),
+    backend: str = "nccl",
 ) -> Verdict:
-    """Of a job of which a rank comes late, and was seen so."""
-    late = _rank(rank, stacks, usage, late_ns=STEP_NS // 2)
+    """Of a job of which a rank comes late, and was seen so. `stopped`: at the first of two looks."""
+    late = _rank(rank, stacks, usage, late_ns=STEP_NS // 2, backend=backend)
     late = msgspec.structs.replace(late, profiles=(*late.profiles, *more))
-    ranks = [_rank(number, PEERS if stacks else (), QUIET) for number in range(4) if number != rank]
+    ranks = [_rank(n, peers if stacks else (), QUIET, backend=backend) for n in range(4) if n != rank]
     held_back = HeldBack((rank,), "they wait", None, sure=True, from_start=from_start, grows=grows)
-    together = tuple(sorted((*ranks, late), key=lambda one: one.rank))
+    together = tuple(_stopped(one, stopped) for one in sorted((*ranks, late), key=lambda one: one.rank))
     (found,) = judge(Evidence(4, "gloo", together, (), (), held_back=held_back)).verdicts
     assert (found.cause, found.culprits) == ("slow_rank", (rank,))
     return found
+
+
+def _stopped(rank: RankEvidence, stopped: Sequence[int]) -> RankEvidence:
+    if rank.rank not in stopped:
+        return rank
+    first = [ProcessLook(source=f"ranks/{rank.rank}/process.json", look=1, pid=rank.pid, state="T", tracer_pid=0)]
+    after = [msgspec.structs.replace(one, look=2, state="S") for one in first]
+    return msgspec.structs.replace(rank, processes=(*first, *after))
 
 
 OWN = [load_batch(38), seen(60, line(90)), backward(2)]
@@ -173,6 +188,24 @@ def test_what_explains_little_of_the_cost_is_not_told() -> None:
     assert told.slowness is not None
     assert told.slowness.cost_seconds > 0.2 * told.slowness.step_seconds
     assert "no CPU" not in told.summary
+
+
+@pytest.mark.parametrize(("backend", "why"), [("gloo", False), ("nccl", True)])
+def test_a_line_that_takes_little_of_the_cost_is_not_why(backend: str, why: bool) -> None:
+    """Seen live: a rank was stopped by a signal for most of the time, and 12 % of what it ran were a wait for its
+    loader. What a host costs whose device has enough to do looks like more than it is."""
+    little = [load_batch(120), *(seen(110, line(number)) for number in range(90, 98))]
+    rest = [load_batch(20), *(seen(122, line(number)) for number in range(90, 98))]
+    told = verdict(little, peers=rest, backend=backend)
+    assert (told.where is not None) == why
+    assert ("no line explains it" in told.summary) != why
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["stopped now and then", "all are"])
+def test_who_is_stopped_at_one_look_and_goes_on_is_held_again_and_again(own: bool) -> None:
+    told = verdict(OWN, stopped=(2,) if own else (0, 1, 2, 3))
+    assert ("held by a stop signal (SIGSTOP) at 1 of 2 looks" in told.summary) == own
+    assert any("cpulimit" in step for step in told.next_steps) == own
 
 
 def test_the_same_line_for_longer_asks_for_what_the_ranks_are_given() -> None:
