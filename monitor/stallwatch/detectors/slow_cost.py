@@ -23,6 +23,8 @@ _MISSED = 20.0  # times as long as its steps take: nobody looked there, as in a 
 _WITHOUT = 0.35  # of the difference: less is a job without them
 _TOLD_SHARE = 0.1  # of a step: slow.cost_share by default
 _LOST = 0.15  # of what they seem to cost; a step that has become longer or shorter by less is as long as it was
+_SURELY_LONGER = 4.0  # standard errors: it is asked at every look, for days
+_OF_MEDIAN = 1.48  # a standard deviation, of the median of what lies between each and the median
 
 
 def slow_cost(
@@ -62,10 +64,17 @@ def costs_nothing(
     found = _by_looks(looks, peers, ranks, alive, LEAST_LOOKS) if before_seconds else None
     if found is None:
         return False
-    # Under NCCL looks tell what it costs at most: a tenth of a step, which people want to know of, is less than a share
-    # of that.
-    least = min(found[0].cost_seconds, _TOLD_SHARE * found[0].step_seconds) if looks.nccl else found[0].cost_seconds
-    return abs(found[0].step_seconds - before_seconds) <= max(_LOST * least, unsure_seconds)
+    seen, _ = found
+    longer = seen.step_seconds - before_seconds
+    if not looks.nccl:
+        return abs(longer) <= max(_LOST * seen.cost_seconds, unsure_seconds)
+    # Hosts that run ahead of their devices meet nowhere: who has drawn the longest batches so far is last until it has
+    # caught up, for dozens of steps. What its own steps vary by says how much longer so many of them are by chance.
+    if 0.0 < longer <= _SURELY_LONGER * sqrt(2 / seen.steps) * _varies_by_ns(ranks, alive, seen.steps) / SECOND_NS:
+        return True
+    # Looks tell what it costs at most: a tenth of a step, which people want to know of, is less than a share of that.
+    least = min(seen.cost_seconds, _TOLD_SHARE * seen.step_seconds)
+    return abs(longer) <= max(_LOST * least, unsure_seconds)
 
 
 def _by_looks(
@@ -159,6 +168,16 @@ def since_when(less: Sequence[float], least: int = LEAST_LOOKS) -> int:
     half = fmean(less) / 2
     sums = [*accumulate(one - half for one in reversed(less))]
     return max(range(least, len(less) + 1), key=lambda count: (sums[count - 1], count))
+
+
+def _varies_by_ns(ranks: Sequence[int], alive: Sequence[RankHistory], steps: int) -> float:
+    """The standard deviation of the last steps of these ranks by their own records; 0.0 where they do not have them. A
+    few that are far longer do not count: a job that saves now and then has slow ranks, too."""
+    beats = [rank.heartbeat for rank in alive if rank.heartbeat and rank.sample.rank in ranks]
+    each = [beat.step_durations_ns[-steps:] for beat in beats if beat.step_durations_ns]
+    middles = [median(of) for of in each]
+    apart = (median(abs(one - middle) for one in of) for of, middle in zip(each, middles, strict=True))
+    return _OF_MEDIAN * max(apart, default=0.0)
 
 
 def _median_ns(alive: Sequence[RankHistory]) -> float:
