@@ -30,6 +30,7 @@ _WHILES = 3
 _GOES_ON = 0.5  # of the difference, in the last seconds
 FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
+_FEWEST = 2  # to compare: of hosts that run ahead one may step alone for seconds, while the others stand
 _MANY_STEPS = 1500  # of them one of twenty is told from one of ten, with some to spare
 
 
@@ -51,6 +52,8 @@ def has_lasted(looks: Looks, least: Least, lasts_ns: int) -> bool:
     if lasts_ns < _SOON_NS or less * lasts_ns < _COSTS_NS:
         return False
     columns = looks.columns_of(peers_with(looks, least.ranks), len(looks.looks), surely=looks.nccl)
+    if len(columns) < _FEWEST:
+        return False
     since = since_when(differences(columns, least.ranks))
     before_ns = looks.since_ns(since) - looks.looks[0].at_ns
     return before_ns >= _WHILES * lasts_ns and is_new([column[:-since] for _, column in columns], since, less)
@@ -68,7 +71,7 @@ def is_by_design(looks: Looks, least: Least) -> bool:
     stepped lately while others did (torch's Join shadows them), and nobody is left to compare them with."""
     # Under NCCL the counts' distances are learned first: what they made of early looks is no habit of the job.
     columns = looks.columns_of(peers_with(looks, least.ranks), len(looks.looks), surely=looks.nccl)
-    if not columns:
+    if len(columns) < _FEWEST:
         return True
     lately = [(rank, column[-least.looks :]) for rank, column in columns]
     mine = [member for member in looks.members if member.rank in least.ranks]

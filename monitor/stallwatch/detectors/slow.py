@@ -271,6 +271,8 @@ class SlowDetector:
         if len(watched.looks.looks) < window:
             return before  # it stands still, evaluates, or its record is new: nothing is known otherwise
         columns = columns_with(watched.looks, before.ranks, window)
+        if len(columns) <= len(before.ranks):
+            return before  # the others stand: nobody is left to compare it with
         slowness = slow_cost(watched.looks, columns, before.ranks, alive, before.before_seconds)
         left, error = difference(columns, before.ranks)
         if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):

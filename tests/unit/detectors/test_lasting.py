@@ -24,6 +24,15 @@ def test_a_rank_that_no_longer_steps_beside_others_that_do_is_compared_with_nobo
     assert is_by_design(shadowing, least)
 
 
+def test_one_host_that_steps_alone_for_seconds_is_compared_with_nobody() -> None:
+    """Who runs ahead of its device steps twice while the others stand: that ended the detector's tick."""
+    looks = tuple(StepLook(at * SECOND_NS, 4, (3, 3, 3, 0), (3, 3, 3, 0), steps=(at,) * 4) for at in range(60))
+    alone = Looks((*(member(rank, steps=0) for rank in range(3)), member(3, steps=1)), looks=looks, count=60)
+    least = Least((3,), 9.0, 12, 0, 0.0, 0.75)
+    assert is_by_design(alone, least)
+    assert not has_lasted(alone, least, 12 * SECOND_NS)
+
+
 @pytest.mark.parametrize(("saves", "by_design"), [(0.025, True), (0.2, False)])
 def test_a_rank_that_saves_now_and_then_is_known_among_steps_that_vary_much(saves: float, by_design: bool) -> None:
     """Of steps of 0.07 s some take three times as long by chance, as long as one in which rank 0 saves; a look sees one
