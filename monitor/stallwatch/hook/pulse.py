@@ -53,7 +53,7 @@ class Pulse:
         self._guard = guard
         self._requests = Requests()
         self._group_names = GroupNames()
-        self._recorders: tuple[recorder.Status, ...] = ()
+        self._recorders: tuple[recorder.RecorderStatus, ...] = ()
         self._instant_ns = 0
         self._pulse_number = 0  # of the moment from which the next pulse is due
         self._is_tidy = False

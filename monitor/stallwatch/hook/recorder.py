@@ -48,7 +48,7 @@ def recorders() -> "tuple[tuple[str, Dump], ...]":
     return tuple((name, dump) for name, dump in found if dump is not None)
 
 
-class Status:
+class RecorderStatus:
     """What one recorder says of its groups, without touching its entries: some 10 µs where the caches are warm."""
 
     def __init__(self, name: str, dump: Dump) -> None:
@@ -104,16 +104,16 @@ class Status:
         return sorted((self._name, int(pg_id), int(enqueued), int(completed)) for pg_id, completed, enqueued in found)
 
 
-def statuses(known: "Iterable[Status]" = ()) -> "tuple[Status, ...]":
+def statuses(known: "Iterable[RecorderStatus]" = ()) -> "tuple[RecorderStatus, ...]":
     """Return the recorders there are now, each the one that is known of it."""
     of = {status.dump: status for status in known}
-    found = tuple(of.get(dump) or Status(name, dump) for name, dump in recorders())
+    found = tuple(of.get(dump) or RecorderStatus(name, dump) for name, dump in recorders())
     for status in found:
         status.prove()
     return found
 
 
-def group_counters(of: "Iterable[Status]") -> "tuple[tuple[str, int, int, int], ...]":
+def group_counters(of: "Iterable[RecorderStatus]") -> "tuple[tuple[str, int, int, int], ...]":
     """Return what every process group has enqueued and completed: (recorder, pg_id, enqueued, completed), in order."""
     return tuple(sorted(counted for status in of for counted in status.read()))
 

@@ -297,7 +297,7 @@ def json_of(torch: ModuleType, *said: str) -> list[int]:
     return asked
 
 
-def read_once() -> tuple[recorder.Status, ...]:
+def read_once() -> tuple[recorder.RecorderStatus, ...]:
     """The recorders at the pulse after that at which they were found."""
     found = recorder.statuses()
     recorder.group_counters(found)
