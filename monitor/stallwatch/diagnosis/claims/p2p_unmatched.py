@@ -61,7 +61,12 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
         return Rejected("p2p_unmatched", _UNTOLD)
     if not facts:
         inside, by_waits = [], _named_by_waits(analysis, cycle, shared)
-        if _lacks_a_message(analysis, by_waits):
+        ends = _ends_of_the_one_not_posted(analysis, cycle) if by_waits == cycle.ranks else ()
+        if ends:
+            culprits, facts = _end_that_differs(analysis, cycle, ends)
+            culprits = culprits if len(culprits) == 1 else ()
+            confidence, by_waits = "likely" if culprits else "possible", ends
+        elif _lacks_a_message(analysis, by_waits):
             culprits, facts = _end_that_differs(analysis, cycle, by_waits)
             confidence = "likely" if len(culprits) == 1 else "possible"
         else:
@@ -157,6 +162,17 @@ def _lacks_a_message(analysis: Analysis, ranks: Sequence[int]) -> bool:
         if b.rank in ranks and b.strength == Strength.RECORDED
     }
     return len(lacking) == 1
+
+
+def _ends_of_the_one_not_posted(analysis: Analysis, cycle: Cycle) -> tuple[int, ...]:
+    """Of a cycle of more than two through transfers alone, the two ends of the one message that its other end has not
+    posted; () where there are several such, or none. All others wait for what is posted, and are only behind it."""
+    waits = [wait for wait in analysis.graph.waits if wait.point in cycle.points]
+    if len(cycle.ranks) < 3 or not all(wait.pending.transfers for wait in waits):
+        return ()
+    blockers = [(w.rank, b) for w in waits for b in analysis.graph.blockers[w.point] if b.rank in cycle.ranks]
+    lacking = {(rank, b.rank) for rank, b in blockers if b.strength != Strength.QUEUED}
+    return tuple(sorted(lacking.pop())) if len(lacking) == 1 else ()
 
 
 def _end_that_differs(analysis: Analysis, cycle: Cycle, ends: tuple[int, ...]) -> tuple[tuple[int, ...], list[Fact]]:

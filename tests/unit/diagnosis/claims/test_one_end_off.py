@@ -4,6 +4,7 @@ left its program before."""
 from itertools import chain
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, Evidence
@@ -58,3 +59,31 @@ def test_where_nobody_left_its_program_both_ends_stand_in_it_and_nobody_is_named
         told.append(Rank(rank, dumped=False, frames=SYNCHRONISES, extra=rings))
     verdict = judge(evidence(*told)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("comm_stuck", ())
+
+
+def _stage_step(rank: int, *, astray: bool = False) -> list[Call]:
+    """Of a pipeline of four: a batch of both ways with the next stage, one with the one before. `astray`: what is meant
+    for the next stage is sent to the first."""
+    line, stage = Group(str(1 + rank % 2), f"pp{rank % 2}", tuple(range(rank % 2, 8, 2)), 1), rank // 2
+    calls = [
+        transfer(line, ("send", other), ("recv", other), batched=True, line=50 if other > stage else 60)
+        for other in (stage + 1, stage - 1)
+        if 0 <= other < 4
+    ]
+    if astray:
+        calls[0] = transfer(line, ("send", 0), ("recv", stage + 1), batched=True, line=50)
+    return [*calls, Call(world(8), elements=5, line=90)]
+
+
+def test_in_a_circle_of_messages_who_waits_behind_what_is_posted_is_none_of_its_ends() -> None:
+    """Rank 5 sends to rank 1 instead of 7: 1 waits for 3, which waits for 5, which waits for 1. Of earlier steps the
+    rings hold nothing, so that only its mate of the other pipeline tells."""
+    told = []
+    for rank in range(8):
+        calls = [*_stage_step(rank) * 3, *_stage_step(rank, astray=rank == 5)]
+        one = Rank(rank, tuple(calls), len(calls) * 3 // 4 if rank % 2 else len(calls) - 1).evidence()
+        kept = 3 * (len(_stage_step(rank)) - 1) + 2  # a batch of two is three entries
+        rings = (replace(ring, operations=ring.operations[-kept:]) for ring in one.recorders)
+        told.append(replace(one, recorders=tuple(rings)))
+    verdict = judge(replace(evidence(*map(Rank, range(8))), ranks=tuple(told))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (5,)), verdict.summary
