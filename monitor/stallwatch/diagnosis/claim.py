@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
+from stallwatch.diagnosis.calls.programs import calls_of
 from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, are_twins, family, place_among_twins
@@ -220,13 +221,25 @@ def main_wait(analysis: Analysis, ranks: Iterable[int]) -> Wait | None:
 def departed_cause(analysis: Analysis, departure: SequenceBreak) -> Cause:
     """What leaving the program at this call is called."""
     group = analysis.case.groups[analysis.case.group_of[departure.rank, departure.found.stream]]
-    if signature.is_barrier(departure.found.operation) and group.is_default:
+    at_barrier = signature.is_barrier(departure.found.operation) and group.is_default
+    if at_barrier or _is_at_the_end(analysis, departure.rank):
         return "data_exhausted"  # it waits at the end, while others are in the loop
     due = [signature.is_transfer(call.operation) for call in departure.expected]
     held_up = main_wait(analysis, (departure.rank,)) if any(due) and not all(due) else None
     if (due and all(due)) or (held_up is not None and held_up.pending.transfers):
         return "p2p_unmatched"  # a transfer was due
     return "group_order"
+
+
+def _is_at_the_end(analysis: Analysis, rank: int) -> bool:
+    """Whether a rank waits in a barrier of the whole job that it has called once: what a ring has kept of its calls may
+    show another call as the first that is not its peers'."""
+    waits = (wait for wait in analysis.graph.waits if wait.rank == rank and wait.lane == 0 and wait.point.seq)
+    wait = next(waits, None)
+    call = None if wait is None else analysis.case.call(rank, wait.pending)
+    if wait is None or call is None or not signature.is_barrier(call.operation):
+        return False
+    return analysis.case.groups[wait.point.group].is_default and calls_of(analysis.case, rank).count(call) == 1
 
 
 def perhaps_members(case: Case, group: int) -> list[int]:

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import Recorder
 from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
@@ -226,3 +227,25 @@ def test_of_two_of_four_the_one_that_called_from_a_new_line_is_not_named() -> No
     usual, odd = Rank(0, (*steps, ends), 8, backend="gloo"), Rank(1, (*steps[:-1], extra, steps[-1]), 8, backend="gloo")
     told = judge(evidence(usual, odd, world_size=4)).verdicts[0]
     assert (told.cause, told.culprits) == ("collective_mismatch", ())
+
+
+@pytest.mark.parametrize("kept", [6, 16])
+def test_who_stands_at_the_end_has_left_the_loop_whatever_its_ring_shows_first(kept: int) -> None:
+    """Rank 0 waits in the barrier at the job's end for those that go round once more. Of little that the rings have
+    kept, its last round is compared with the others' first one."""
+    columns = [Group(str(1 + n), f"ep{n}", (2 * n, 2 * n + 1), 1) for n in (0, 1)]
+    rows = [Group(str(3 + n), f"dp{n}", (n, n + 2), 2) for n in (0, 1)]
+    ranks = []
+    for rank in range(4):
+        forward, back = (Call(columns[rank // 2], elements=8, line=line) for line in (10, 60))
+        step = (forward, forward, back, back, Call(rows[rank % 2], elements=5, line=90))
+        calls = (*step * 3, Call(world(4), "barrier", line=200)) if rank == 0 else step * 4
+        ranks.append(Rank(rank, calls, 15 if rank < 2 else 19))
+    told = evidence(*ranks, world_size=4)
+    rings = (replace(one, recorders=tuple(_last(ring, kept) for ring in one.recorders)) for one in told.ranks)
+    verdict = judge(replace(told, ranks=tuple(rings))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
+
+
+def _last(ring: Recorder, kept: int) -> Recorder:
+    return replace(ring, operations=ring.operations[-kept:])
