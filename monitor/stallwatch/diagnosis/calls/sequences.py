@@ -35,6 +35,10 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
     """Given ranks, return the first place where each left the program, if it did."""
     programs = read_programs(case, ranks)
     found: list[SequenceBreak] = []
+    everywhere: dict[Hashable, Counter[Token]] = {}
+    for steps in programs.steps.values():
+        for here, after in pairwise(steps):
+            everywhere.setdefault(here.key, Counter())[after.token] += 1
     for mates in programs.mates:
         nexts: dict[Hashable, dict[Token, Call]] = {}
         votes: dict[Hashable, Counter[Token]] = {}
@@ -44,7 +48,7 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
                 nexts.setdefault(here.key, {})[after.token] = after.call
         for rank in mates:
             steps = programs.steps[rank]
-            departure = _first_departure(rank, steps, votes, nexts, _met_all(case, rank, steps))
+            departure = _first_departure(rank, steps, votes, nexts, everywhere, _met_all(case, rank, steps))
             if departure is not None:
                 found.append(departure)
     return tuple(sorted(found, key=lambda departure: departure.rank))
@@ -95,6 +99,7 @@ def _first_departure(
     steps: Sequence[ProgramCall],
     votes: Mapping[Hashable, Counter[Token]],
     nexts: Mapping[Hashable, Mapping[Token, Call]],
+    everywhere: Mapping[Hashable, Counter[Token]],
     met: int,
 ) -> SequenceBreak | None:
     calls = [step.call for step in steps]
@@ -124,6 +129,8 @@ def _first_departure(
                 return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, loop))
         if place < max(_MIN_HISTORY, met):
             continue
+        if here.call not in calls[:place] and everywhere[before.key][here.token] > counts[here.token]:
+            continue  # what a first round comes to, as do ranks that may run another program: habits do not tell of it
         followers = _followers(text, place)
         own = {calls[after] for after in followers}
         if total > 1 and not any(steps[after].token in counts for after in followers):

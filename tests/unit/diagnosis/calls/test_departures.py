@@ -52,6 +52,19 @@ def test_one_that_leaves_out_a_message_is_found_where_the_rings_have_lost_their_
     assert _departed(ranks, lost_entries) == {1}
 
 
+def test_what_a_first_round_comes_to_is_no_departure_where_ranks_of_another_program_have_done_it() -> None:
+    """Ranks 0 and 1 have not come to the group of both pairs, and look like another program; rank 0 stands in a message
+    that no recorder shows, and rank 1 has gone on from the four microbatches forward to the first backward."""
+    pairs = [Group(f"t{place}", f"tp{place}", (2 * place, 2 * place + 1), 1) for place in range(2)]
+    ranks = []
+    for rank in range(4):
+        forward, back = Call(pairs[rank // 2], elements=8), Call(pairs[rank // 2], elements=5, line=60)
+        last = [Call(Group(f"d{rank % 2}", f"dp{rank % 2}", (rank % 2, rank % 2 + 2), 2), elements=9, line=90)]
+        own = [back] * (0, 1, 4, 4)[rank] + (last if rank > 1 else [])
+        ranks.append(Rank(rank, (*[forward] * 4, *own), 4, backend="gloo"))
+    assert _departed(ranks) == set()
+
+
 def test_a_pair_of_which_one_left_no_dump_is_what_its_sisters_are() -> None:
     ranks = [Rank(rank, _program(rank, 3)) for rank in range(6)]
     assert _departed([*ranks[:5], ranks[5].lost()]) == set()
