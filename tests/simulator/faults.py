@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tests.simulator.program import REDUCING, RING, UNEVEN, Call, Program, Site
 
+EXTRA = Site("log_on_rank_zero", 140)  # of a call that one rank alone makes
 STALLS = ("user_code", "lock", "dataloader", "busy_loop", "checkpoint", "filesystem", "socket", "gil")
 
 
@@ -102,7 +103,7 @@ def _extra(rng: random.Random, program: Program, rank: int, step: int, fault: st
     group = calls[at].group
     assert group is not None
     operation = rng.choice([calls[at].operation, "all_reduce", "broadcast"])
-    item = Call("collective", Site("log_on_rank_zero", 140), group, operation, rng.choice([1, calls[at].numel]))
+    item = Call("collective", EXTRA, group, operation, rng.choice([1, calls[at].numel]))
     others = _all("collective_mismatch", rank, "not_entered", "group_order", "data_exhausted")
     truth = Truth("collective_mismatch", (rank,), others, True, len(group.ranks), step)
     return Case(_edit(program, rank, (*calls[:at], item, *calls[at:])), truth, fault)
