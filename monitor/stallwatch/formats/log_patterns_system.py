@@ -55,6 +55,12 @@ SYSTEM_PATTERNS: Final = (
         pattern("process_failed", word, rf"\brank (?P<rank>\d+) (?:{word} (?P<{name}>[1-9]\d*))\s*(?:\(.*)?$")
         for word, name in (("exited with code", "exit"), ("died from signal", "exit_signal"))
     ),
+    # ALPS, of Cray's older ones.
+    pattern(
+        "process_failed",
+        "PE RANK ",
+        r"PE RANK (?P<rank>\d+) exit (?:signal (?P<died_of>[A-Z][\w ]*?)|(?:code|status) (?P<exit>[1-9]\d*))\s*$",
+    ),
     # jsrun, of IBM's.
     pattern(
         "process_failed",

@@ -92,6 +92,9 @@ RUNS: dict[str, tuple[str, Accepted]] = {
     "a node's mark before its agent": (
         marked(ranked(RAISED, 11) + LAUNCHERS_ERROR + summary(11), "1: ") + marked(STEPS, "0: "), failed(11)),
     "a process manager of MPI": (HYDRA.format(3, "9 (Killed)") + HYDRA.format(0, "15 (Terminated)"), failed(3)),
+    "ALPS": (
+        STEPS + "_pmiu_daemon(SIGCHLD): [NID 00123] [c0-0c0s14n3] [Fri Nov 27 12:31:45 2026] PE RANK 37 exit signal "
+        "Killed\n[NID 00123] 2026-11-27 12:31:45 Apid 5012345: initiated application termination\n", failed(37)),
     "PALS": (STEPS + "x1c0s1b0n0: rank 37 exited with code 1\nx1c0s1b0n0: rank 0 died from signal 15\n", failed(37)),
     "Open MPI 5 in two lines": (
         "prterun noticed that process rank 4 with PID 22211 on node n2 exited on\nsignal 11 (Segmentation fault).\n",
