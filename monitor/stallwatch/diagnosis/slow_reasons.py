@@ -179,7 +179,7 @@ def _line(who: _Who, spent: Spent | None) -> _Say | None:
     elif spent.is_shared:
         step = f"Compare what {who.name} and a peer are given at {spent.line}: sizes, lengths, files."
     else:
-        step = f"See why {who.name} alone is at {spent.line}: its input, its file, or a branch by rank."
+        step = f"See why {who.name} alone {'are' if who.many else 'is'} at {spent.line}: its input, its file, or a branch by rank."
     return _Say(Fact(fact, source), (step,))
 
 

@@ -238,10 +238,11 @@ def _latest(calls: Sequence[dict[int, int]], step_ns: float) -> Late | None:
         began = len(calls) - count >= _MIN_ARRIVALS
         apart = stand_apart(len(slow), len(others), late / without, ahead / without, _LATE_SHARE_OF_STEP, began=began)
         if _interval(behind[-count:])[0] > 0 and late >= _LATE_FLOOR_NS and apart:
-            # What they cost is what the last of the others waits, who would else be waited for: on the whole, for a CPU
-            # that is shared makes of some calls many times what it makes of most.
+            # What they cost is what the last of the others waits for the last of them, who would else be waited for: on
+            # the whole, for a CPU that is shared makes of some calls many times what it makes of most.
+            waits = [max(0, max(at[rank] for rank in slow) - max(_others(at, slow))) for at in calls[-count:]]
             spanned = median(calls[-1].values()) - median(calls[-count].values())
-            mean, error = _mean([max(0, gap) for gap in gaps])
+            mean, error = _mean(waits)
             low, high = max(0.0, mean - SURE_ERRORS * error), mean + SURE_ERRORS * error
             each = _mean(_distances(calls[-count:]))[0]
             # Of groups that are called several times a step it is a part of that.

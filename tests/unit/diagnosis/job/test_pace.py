@@ -150,6 +150,18 @@ def test_a_part_of_a_step_in_the_last_calls_is_a_slow_rank_and_measured_from_its
     assert cost.low_seconds <= cost.cost_seconds <= cost.high_seconds
 
 
+def test_what_two_slow_ranks_cost_is_what_the_others_wait_for_the_later_one() -> None:
+    """Seen live: two whose CPUs were shared came 0.31 s and 0.39 s late, and the job lost the longer time."""
+    steps = loop(world(5), 60)
+    ranks = [_captured_soon(Rank(r, steps[:116], 115, looks=1)) for r in (0, 1, 2)]
+    late = [Rank(r, steps[:114], looks=1, frames=SLEEPS).evidence() for r in (3, 4)]
+    slow = [_becoming_late(one, by, last=34) for one, by in zip(late, (STEP_NS // 2, 3 * STEP_NS // 4), strict=True)]
+    verdict = judge(Evidence(5, "gloo", (*ranks, *slow), (), ())).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("slow_rank", (3, 4))
+    assert verdict.slowness is not None
+    assert verdict.slowness.cost_seconds == pytest.approx(0.75 * STEP_NS / 1e9, rel=1e-3)
+
+
 def test_who_comes_last_in_every_other_call_is_not_slow() -> None:
     steps = loop(W3, 60)
     ranks = [_captured_soon(Rank(r, steps[:116], 115, looks=1)).recorders[0] for r in range(3)]
