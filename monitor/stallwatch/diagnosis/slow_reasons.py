@@ -179,7 +179,8 @@ def _line(who: _Who, spent: Spent | None) -> _Say | None:
     elif spent.is_shared:
         step = f"Compare what {who.name} and a peer are given at {spent.line}: sizes, lengths, files."
     else:
-        step = f"See why {who.name} alone {'are' if who.many else 'is'} at {spent.line}: its input, its file, or a branch by rank."
+        alone = f"{who.name} alone {'are' if who.many else 'is'} at {spent.line}"
+        step = f"See why {alone}: {who.its} input, {who.its} file, or a branch by rank."
     return _Say(Fact(fact, source), (step,))
 
 
