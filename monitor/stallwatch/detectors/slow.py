@@ -67,7 +67,7 @@ class SlowReason(msgspec.Struct, frozen=True):
     """Why ranks are held to be slow, in words: who and by what, what it costs, and what is seen of them."""
 
     who: str
-    cost_lead: str = ""  # "; ", "; at most, "; "": the cost was not known
+    cost_lead: str = ""  # "; "; "": the cost was not known
     why: str = ""
 
     def told(self, slowness: Slowness | None) -> str:
@@ -234,13 +234,15 @@ class SlowDetector:
         first_share = before.first_share if before and same else share
         from_start = before.from_start if before and same else is_from_start(watched.looks, watched.first_mark, least)
         from_start = from_start and share <= _MORE * first_share
+        if slowness is not None and not seconds:
+            slowness = msgspec.structs.replace(slowness, at_most=True)
         warms_up = from_start and seen.at_ns - since_ns < _WARM_UP_NS
         confirmed = told or (lasts and not warms_up and least.sure and least.nats >= CONFIRM_NATS)
         found_looks = before.found_looks if before and same else watched.looks.count
         lately = min(watched.looks.count - found_looks, len(watched.looks.looks))
         grows = bool(lately) and becomes_more(columns_with(watched.looks, least.ranks, lately), least.ranks)
         since = " since the first steps" if from_start else " more and more" if grows else ""
-        lead = cost_lead(slowness, at_most=watched.looks.nccl and not seconds)
+        lead = cost_lead(slowness)
         reason = SlowReason(held_back(least, since), lead, why_slow(least.ranks[0], alive, seen))
         took_ns = before.took_ns if before and same else max(seen.at_ns - since_ns, LASTS_NS)
         return _Slow(
@@ -279,7 +281,8 @@ class SlowDetector:
             return None
         if slowness is None:
             return before
-        return msgspec.structs.replace(before, slowness=slowness)
+        at_most = before.slowness is not None and before.slowness.at_most
+        return msgspec.structs.replace(before, slowness=msgspec.structs.replace(slowness, at_most=at_most))
 
     def _finding(self, slow: _Slow) -> Finding:
         return Finding(
@@ -338,9 +341,9 @@ def _before(looks: Looks, members: Sequence[PeerRank], window: int) -> list[tupl
     return [(member.rank, looks.column_before(member, window)) for member in members]
 
 
-def cost_lead(slowness: Slowness | None, *, at_most: bool) -> str:
+def cost_lead(slowness: Slowness | None) -> str:
     """What stands before that cost; "" where it is not known."""
-    return "" if slowness is None else "; at most, " if at_most else "; "
+    return "" if slowness is None else "; "
 
 
 def held_back(least: Least, since: str, whose: str = "they") -> str:

@@ -154,13 +154,15 @@ def _verdict(
     # Of nodes that do not say how long their blocks lasted, the records' last steps have to do.
     slowness = slowness or cost(share, error, step_seconds, least.looks * steps, seconds)
     began_seen = all(pace.since_step <= FIRST_STEPS for pace in beside.values())
-    from_start = began_seen and _was_always(peers, least, next(iter(beside.values())))
+    from_start = before.from_start if same else began_seen and _was_always(peers, least, next(iter(beside.values())))
+    if slowness is not None and not before_seconds:
+        slowness = msgspec.structs.replace(slowness, at_most=True)
     whole = all(len(beside[node].ranks) == sum(r.rank in least.ranks for r in beside[node].ranks) for node in nodes)
     where = f"{'all ranks of ' if whole and len(least.ranks) > 1 else ''}{', '.join(nodes[:4])}"
     whose = f"the others, {of_ranks - len(least.ranks)} ranks of {of_nodes} nodes,"
     since = f" ({where}){' since the first steps' if from_start else ''}"
     confirmed = told or (same and least.nats >= CONFIRM_NATS)
-    lead = cost_lead(slowness, at_most=looks.nccl and not before_seconds)
+    lead = cost_lead(slowness)
     reason = SlowReason(held_back(least, since, whose), lead)
     return PaceVerdict(
         ranks=least.ranks,

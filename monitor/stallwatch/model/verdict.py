@@ -80,6 +80,8 @@ class Slowness(msgspec.Struct, frozen=True):
     step_seconds: float  # a step as it is now, the cost included; 0: unknown
     steps: int  # observations that it rests on
     seconds: float  # the time that they span
+    # Nobody has seen the job without them: where all keep a rate by clocks of their own, who is late costs nothing.
+    at_most: bool = False
 
     @property
     def share(self) -> float:
@@ -96,7 +98,8 @@ def cost_of(slowness: Slowness) -> str:
         return f"the others wait {cost} in each step for it"
     span = f"over the last {slowness.steps} steps, {slowness.seconds:.0f} s"
     more = f"+{100 * slowness.share:.0f} %"
-    return f"each step takes {step}, {cost} longer than if all ranks were as fast ({more}; {span})"
+    at_most = "at most " if slowness.at_most else ""
+    return f"each step takes {step}, {at_most}{cost} longer than if all ranks were as fast ({at_most}{more}; {span})"
 
 
 MOST_STEPS_LEFT = 2

@@ -35,9 +35,11 @@ def who(verdict: Verdict) -> str:
 
 
 def cost_share(verdict: Verdict) -> str:
-    """By how much a slow rank makes each step longer: " +31%"."""
+    """By how much a slow rank makes each step longer: " +31%", " up to +31%"."""
     slowness = verdict.slowness
-    return f" +{slowness.share:.0%}" if slowness is not None and slowness.step_seconds else ""
+    if slowness is None or not slowness.step_seconds:
+        return ""
+    return f"{' up to' if slowness.at_most else ''} +{slowness.share:.0%}"
 
 
 def place(verdict: Verdict) -> str:

@@ -217,7 +217,7 @@ def _facts(incident: Incident, verdict: Verdict) -> Iterator[str]:
         cost = verdict.slowness
         each, whole = f"{cost.cost_seconds:.2g} s", f"{cost.step_seconds:.3g} s"
         if not (each in verdict.summary and whole in verdict.summary):
-            yield f"costs {each} of each step of {whole}"
+            yield f"costs {'at most ' if cost.at_most else ''}{each} of each step of {whole}"
     if verdict.mismatch and not says_what_differs(verdict):
         sides = _code(verdict.mismatch.expected), _code(verdict.mismatch.found)
         # Without a culprit nothing tells which side is right.

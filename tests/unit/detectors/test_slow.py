@@ -9,7 +9,7 @@ from stallwatch.model.snapshot import RankSample
 from stallwatch.model.verdict import cost_of
 from tests.builders.node import with_beat
 from tests.builders.running_job import SimulatedRank, found, four, job_run, run, slower_since
-from tests.replay.stragglers import Job, play
+from tests.replay.stragglers import Backend, Job, play
 
 
 def held_back(waits: list[float], onset: float = 0) -> list[SimulatedRank]:
@@ -168,6 +168,16 @@ def test_a_rank_that_becomes_slow_after_a_dozen_long_steps_was_not_so_from_the_f
 
     assert not from_start(15.0)
     assert from_start(0.0)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_what_a_rank_costs_that_is_slow_from_the_first_steps_is_told_as_at_most(backend: Backend) -> None:
+    """Nobody has seen the job without it: where all keep a rate by clocks of their own, it costs nothing."""
+    late = Job("nothing", 4, 0.0, 1, 1.0, backend, pace_seconds=0.25, stands_seconds=0.12)
+    told = [one for _, one in found(run(play(late, 120, 3)), "slow") if one.slowness is not None]
+    assert told and all(one.slowness.at_most and one.reason.count("at most") == 2 for one in told if one.slowness)
+    later = found(run(play(Job("sleep", 4, 0.5, 1, 40.0, backend), 80, 3)), "slow")
+    assert later and not any(one.slowness.at_most for _, one in later if one.slowness)
 
 
 def test_a_rank_that_becomes_slower_by_little_all_the_time_is_told_apart_from_one_that_became_slow_at_once() -> None:

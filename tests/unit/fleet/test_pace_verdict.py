@@ -203,3 +203,12 @@ def test_of_nodes_of_a_version_that_does_not_say_how_long_steps_are_a_slow_rank_
 def test_as_many_lengths_as_blocks_or_none() -> None:
     broken = msgspec.structs.replace(pace(7), lasted_ms=(1000,) * 3)
     assert not believed_paces({"n": seal(encode_pace(broken), SECRET, "pace", KEY, "n")}, SECRET, KEY)
+
+
+@pytest.mark.parametrize("onset", [1.0, 40.0])
+def test_what_a_rank_costs_that_is_late_from_the_first_steps_is_told_as_at_most(onset: float) -> None:
+    """Nobody has seen the job without it: it may keep a rate, and lose nothing."""
+    *_, (_, verdict, _) = together(Job("sleep", 6, 0.4, 3, onset), 1, 90)
+    assert verdict.ranks == (3,) and verdict.slowness is not None
+    assert verdict.slowness.at_most == (onset == 1.0)
+    assert ("s, at most 0.0" in verdict.reason) == (onset == 1.0)
