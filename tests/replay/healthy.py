@@ -171,6 +171,12 @@ class _Life:
         if before.phase != self.stretch.phase:
             self.phase_since_ns = self.since_ns
 
+    def come_out(self, at_ns: int) -> None:
+        """Ranks that leave by themselves have come out of the barrier in which they stood."""
+        if self.stretch.doing == "alone":
+            self.since_ns = at_ns
+            self._stepped()
+
     def strike(self, fault: Fault, at_ns: int) -> None:
         self.stretch, self.since_ns = Stretch(fault.doing, 1e9, self.stretch.phase, fault.rank), at_ns
         if fault.doing == "death":
@@ -291,6 +297,8 @@ def _leave(rng: random.Random, life: _Life, at_ns: int, *, planned: bool) -> Ite
     """The ranks go; their ends stay visible for a while, then the job is forgotten. At a planned end rank 0 may have
     something to do yet, after the others have left."""
     leaves_at = [rng.uniform(0, 20 if planned else 4) for _ in range(life.job.ranks)]
+    if planned:
+        life.come_out(at_ns)
     if planned and life.job.exports_seconds:
         leaves_at[0] += life.job.exports_seconds
         life.stretch, life.since_ns = Stretch("export", life.job.exports_seconds), at_ns
