@@ -189,7 +189,12 @@ def _stages(case: Case, steps: Mapping[int, Sequence[ProgramCall]]) -> dict[int,
     if any(summary.pairs for summary in case.summaries.values()):
         return {}
     ways = _ways_between(case, steps)
-    shared = [way for way, count in Counter(way for way, ended in ways.values() if ended).items() if count > 1]
+    seen = Counter(way for way, ended in ways.values() if ended)
+    # Who still waits on a way shares it with the one that has come to its end, where it leads to no other.
+    for way, ended in ways.values():
+        ahead = [] if ended else [other for other in seen if _goes_on(way, other)]
+        seen.update(ahead if len(ahead) == 1 else ())
+    shared = [way for way, count in seen.items() if count > 1]
     if len(shared) < 2:
         return {}
     begun = Counter(way for way, ended in ways.values() if not ended and not any(_goes_on(way, o) for o in shared))
@@ -212,7 +217,8 @@ def _stage(
 
 def _ways_between(case: Case, steps: Mapping[int, Sequence[ProgramCall]]) -> dict[int, tuple[tuple[Token, ...], bool]]:
     """What each rank called from the start, or from the first call of the whole world that all rings hold, to the next
-    such call, and whether it came to that."""
+    such call, and whether it came to that. Where the rings hold one such call and nobody has come to the next, what
+    each called before that one: from it backwards, as far as all rings hold it."""
     everywhere = {g.index for g in case.groups if g.members_known and len(g.ranks) == len(case.world)}
     meetings = {
         rank: [place for place, step in enumerate(own) if case.group_of[rank, step.call.stream] in everywhere]
@@ -233,6 +239,23 @@ def _ways_between(case: Case, steps: Mapping[int, Sequence[ProgramCall]]) -> dic
             start, places = (held[0] + 1, held[1:]) if held else (len(own), [])
         end = places[0] if places else len(own)
         ways[rank] = (tuple(step.token for step in own[start:end]), bool(places))
+    if not whole and not any(ended for _, ended in ways.values()):
+        return _ways_back(steps, meetings, max(firsts))
+    return ways
+
+
+def _ways_back(
+    steps: Mapping[int, Sequence[ProgramCall]], meetings: Mapping[int, Sequence[int]], seq: int
+) -> dict[int, tuple[tuple[Token, ...], bool]]:
+    """What each rank that has come to a call of the whole world called before it, the last first, as far as the
+    shortest of their rings holds it; of the others nothing."""
+    ends = {rank: next((p for p in meetings[rank] if own[p].seq == seq), None) for rank, own in steps.items()}
+    length = min((end for end in ends.values() if end is not None), default=0)
+    ways = {}
+    for rank, own in steps.items():
+        end = ends[rank]
+        back = () if end is None else tuple(step.token for step in reversed(own[end - length : end]))
+        ways[rank] = (back, end is not None)
     return ways
 
 

@@ -102,3 +102,40 @@ def test_what_was_due_is_said_in_the_groups_of_the_rank_itself() -> None:
     (due,) = departure.expected
     assert due.operation.startswith("recv ")
     assert case.groups[case.group_of[1, due.stream]].ranks == _PIPES[1].ranks
+
+
+_PAIRS = [Group(f"t{place}", f"tp{place}", (2 * place, 2 * place + 1), 1) for place in range(4)]
+_TWINS = [Group(f"d{place}", f"dp{place}", ranks, 2) for place, ranks in enumerate(((0, 2), (1, 3), (4, 6), (5, 7)))]
+
+
+def _unrecorded_step(rank: int) -> list[Call]:
+    """What gloo records of a step of two stages of four ranks that exchange two microbatches: no message."""
+    forward, back = (Call(_PAIRS[rank // 2], elements=8, line=line) for line in (10, 60))
+    order = [forward, forward, back, back] if rank < 4 else [forward, back, forward, back]
+    twins = next(group for group in _TWINS if rank in group.ranks)
+    return [*order, Call(twins, elements=5, line=90)]
+
+
+def test_a_stage_of_which_one_has_come_to_the_end_and_others_wait_on_its_way_is_told_from_the_next() -> None:
+    """Rank 3 leaves out a call that another one pairs with: it comes to the end, and rank 2 waits for it at the last."""
+    end = Call(world(8), "barrier", line=200)
+    ranks = []
+    for rank in range(8):
+        calls = _unrecorded_step(rank) * 4
+        if rank == 3:
+            del calls[8]
+        calls = {0: calls, 2: calls[:-1]}.get(rank, [*calls, end])
+        ranks.append(Rank(rank, tuple(calls), len(calls) - 1, backend="gloo"))
+    assert _departed(ranks) == {3}
+
+
+@pytest.mark.parametrize("ahead", range(2, 5))
+def test_stages_are_told_apart_by_how_they_came_to_the_last_meeting_where_no_ring_holds_two(ahead: int) -> None:
+    """Rings that begin in the middle of a step do not hold that a step begins with two microbatches."""
+    meeting = Call(Group("0", "default_pg", tuple(range(8)), 0), elements=1, line=120)
+    ranks = []
+    for rank in range(8):
+        step = [*_unrecorded_step(rank), meeting]
+        calls = [*step, *step, *step[: ahead if rank < 4 else 2]]
+        ranks.append(Rank(rank, tuple(calls), len(calls) - 1, backend="gloo"))
+    assert _departed(ranks, lost_entries=len(step) + 1) == set()
