@@ -1,8 +1,11 @@
 """Ranks that all stand in sends and receives, nobody absent, wait for each other: gloo records no point-to-point, and
 NCCL none whose communicator is being made."""
 
+from collections.abc import Sequence
+
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
+from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -47,7 +50,9 @@ def claim(analysis: Analysis) -> Saying:
     compared = compared if some_stayed(analysis, compared) else ()
     left = tuple(sorted({departure.rank for departure in compared}))
     few = 2 * len(left) < len(analysis.case.observed) or not set(left) & set(transfers)
-    if left and len(left) < len(analysis.case.observed) and few and not unnamed:
+    # Each that went another way owes somebody a message: more of them than stand in one have come to something new.
+    owed = len(left) <= len(transfers) or _at_the_end(analysis, compared)
+    if left and len(left) < len(analysis.case.observed) and few and owed and not unnamed:
         return _departed(analysis, left, transfers)
     if unseen or roots & perhaps:
         return None
@@ -76,6 +81,10 @@ def claim(analysis: Analysis) -> Saying:
         ends_by_itself="first_use" if connects or analysis.by_stacks_alone else None,  # which back end?
         steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
     )
+
+
+def _at_the_end(analysis: Analysis, departures: Sequence[SequenceBreak]) -> bool:
+    return all(departed_cause(analysis, departure) == "data_exhausted" for departure in departures)
 
 
 def _waits_unnamed(analysis: Analysis, rank: int) -> bool:

@@ -117,7 +117,7 @@ def _unrecorded_step(rank: int) -> list[Call]:
 
 
 def test_a_stage_of_which_one_has_come_to_the_end_and_others_wait_on_its_way_is_told_from_the_next() -> None:
-    """Rank 3 leaves out a call that another one pairs with: it comes to the end, and rank 2 waits for it at the last."""
+    """Rank 3 leaves out a call that another one pairs with: rank 2 waits for its last one."""
     end = Call(world(8), "barrier", line=200)
     ranks = []
     for rank in range(8):

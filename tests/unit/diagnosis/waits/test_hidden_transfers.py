@@ -140,6 +140,27 @@ def test_what_all_members_of_a_group_do_alike_is_no_departure_from_their_habits(
     assert verdict.culprits == ((0,) if alone else ()), verdict.summary
 
 
+@pytest.mark.parametrize("standing", [1, 4])
+def test_of_more_that_left_the_program_alike_than_stand_in_messages_nobody_is_named(standing: int) -> None:
+    """Each that has left owes somebody a message: four that went another way owe four."""
+    everybody, rows = world(12), [Group(str(n), f"row{n}", tuple(range(4 * n - 4, 4 * n)), n) for n in (1, 2, 3)]
+    step = Call(everybody, line=10)
+    ranks = []
+    for rank in range(12):
+        in_row = Call(rows[rank // 4], line=5)
+        calls: tuple[Call, ...] = (*(in_row, step) * 6, in_row)
+        if rank < 4:
+            calls = (*calls, Call(rows[0], "broadcast", 3, line=77), step)
+        elif rank < 8:
+            calls = (*calls, step)
+        if rank >= 12 - standing:
+            ranks.append(Rank(rank, calls[:12], frames=IN_RECV, wchan="futex_do_wait", backend="gloo"))
+        else:
+            ranks.append(Rank(rank, calls, len(calls) - 1, backend="gloo"))
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert verdict.culprits == ((0, 1, 2, 3) if standing > 1 else ()), verdict.summary
+
+
 _SCHEDULES = "/opt/venv/lib/python3.11/site-packages/torch/distributed/pipelining/schedules.py"
 
 
