@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
-from stallwatch.diagnosis.calls.programs import calls_of
+from stallwatch.diagnosis.calls.programs import calls_of, read_programs
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, transfers_apart
 from stallwatch.diagnosis.claim import (
     Claim,
@@ -324,13 +324,33 @@ def _of_any_source(analysis: Analysis, waiting: _Ends) -> dict[tuple[int, int, i
 
 def _is_odd(analysis: Analysis, rank: int, elements: int) -> bool:
     """True when the rank's transfers at the line of that size had another one before, and no less often; hosts run
-    ahead, so that it need not be the newest."""
-    calls = [call for call in calls_of(analysis.case, rank) if call.operation.startswith(("send ", "recv "))]
+    ahead, so that it need not be the newest. Where it knows no size before, what its mates have there tells."""
+    calls = _sized_transfers(analysis, rank)
     sites = {call.site for call in calls if _elements(call) == elements}
-    sizes = [_elements(call) for call in calls if call.site in sites and call.shape]
+    sizes = [_elements(call) for call in calls if call.site in sites]
     counts = Counter(sizes)
     before = sizes[: sizes.index(elements)] if elements in counts else []
-    return any(counts[size] >= counts[elements] for size in before)
+    if before:
+        return any(counts[size] >= counts[elements] for size in before)
+    # A size that goes through other lines of its own, too, may be that of its pipeline's data.
+    elsewhere = {_elements(call) for call in calls if call.site not in sites}
+    of_mates = {
+        _elements(call)
+        for mate in next((mates for mates in _mates(analysis) if rank in mates), ())
+        if mate != rank
+        for call in _sized_transfers(analysis, mate)
+        if call.site in sites
+    }
+    return len(sites) == 1 and len(of_mates) == 1 and of_mates <= elsewhere
+
+
+def _mates(analysis: Analysis) -> list[list[int]]:
+    return read_programs(analysis.case, analysis.case.summaries).mates
+
+
+def _sized_transfers(analysis: Analysis, rank: int) -> list[Call]:
+    calls = calls_of(analysis.case, rank)
+    return [call for call in calls if call.operation.startswith(("send ", "recv ")) and call.shape]
 
 
 def _elements(call: Call) -> int:

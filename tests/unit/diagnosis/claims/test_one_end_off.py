@@ -1,6 +1,7 @@
 """Two ends of a transfer that stand in it as if it were one, where their rings have lost the first of them: who of them
 left its program before."""
 
+import dataclasses
 from itertools import chain
 
 import pytest
@@ -9,6 +10,11 @@ from msgspec.structs import replace
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import CodeFrame, Evidence
 from tests.builders.job import Call, Group, Rank, evidence, recorder, transfer, world
+
+
+def resized(call: Call, elements: int) -> Call:
+    return dataclasses.replace(call, elements=elements)
+
 
 SYNCHRONISES = (
     CodeFrame("synchronize", "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 1083),
@@ -87,3 +93,25 @@ def test_in_a_circle_of_messages_who_waits_behind_what_is_posted_is_none_of_its_
         told.append(replace(one, recorders=tuple(rings)))
     verdict = judge(replace(evidence(*map(Rank, range(8))), ranks=tuple(told))).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (5,)), verdict.summary
+
+
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_of_sizes_that_differ_the_one_that_is_not_its_mates_at_that_line_is_odd(passes_on: bool) -> None:
+    """Rings hold one exchange, and none before it that tells of two sizes which is usual: the other lines do. A rank
+    that has that size at its other lines, too, may rightly have it, and its other end not."""
+    told = []
+    for rank in range(2 * LINES):
+        line = Group(f"{1 + rank // 2}", f"pp{rank // 2}", (rank - rank % 2, rank - rank % 2 + 1), 1)
+        peer, size = 1 - rank % 2, 4096 if rank == 1 else 2048
+        ways = ("recv", "send") if rank % 2 else ("send", "recv")
+        before = [resized(transfer(line, (way, peer), line=at), 2048) for way, at in zip(ways, (20, 30), strict=True)]
+        if passes_on and rank == 1:
+            before.append(resized(transfer(line, ("recv", peer), line=35), size))
+        if passes_on and rank == 0:
+            before.append(resized(transfer(line, ("send", peer), line=25), 4096))
+        end = Call(world(2 * LINES), elements=500, line=60)
+        exchange = resized(transfer(line, (ways[0], peer), line=40 + rank % 2), size)
+        calls = [end, *before, exchange, end]
+        told.append(Rank(rank, tuple(calls), len(calls) - 1 - (rank < 2), frames=SYNCHRONISES))
+    verdict = judge(evidence(*told)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", (0, 1) if passes_on else (1,)), verdict.summary
