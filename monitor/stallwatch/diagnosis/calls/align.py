@@ -139,7 +139,7 @@ def _expected(
     if 2 * len(classes[largest]) > total:
         return largest, "majority"
     members = case.streams[group]
-    beside = _sisters(case, group, seq)
+    beside = _sisters(case, group, seq, calls)
     sisters = [what for what in classes if what in beside]
     if len(sisters) == 1:
         return sisters[0], "sisters"
@@ -245,12 +245,18 @@ def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:
     return len(past) < _PASSED_OFTEN or key(call) in past
 
 
-def _sisters(case: Case, group: int, seq: int) -> set[Key]:
-    """What groups of the same kind called under the same number, which had called the same until then.
+def _sisters(case: Case, group: int, seq: int, calls: Mapping[int, Call]) -> set[Key]:
+    """What groups of the same kind called under the same number, which had called the same until then: from the same
+    lines where these are known, for another line may call the same by chance.
 
     Stages of a pipeline run programs of their own: one beside it is a witness where both had been through that call."""
     mine = case.groups[group]
-    own = {n: key(call) for member in case.streams[group].values() for n, call in _by_number(member, seq)}
+    own: dict[int, set[tuple[Key, str]]] = {}
+    for member in case.streams[group].values():
+        for n, made in _by_number(member, seq + 1):
+            own.setdefault(n, set()).add((key(made), made.site))
+    is_lined = all(call.site for call in calls.values())
+    of_keys = {n: {(what, "") for what, _ in ways} for n, ways in own.items()}
     has_stages = any(summary.pairs for summary in case.summaries.values())
     found = set()
     for other in case.sisters(group):
@@ -260,9 +266,12 @@ def _sisters(case: Case, group: int, seq: int) -> set[Key]:
             call = member.call_at(seq)
             if call is None:
                 continue
-            before = {n: key(earlier) for n, earlier in _by_number(member, seq) if n in own}
-            alike = all(own[n] == what for n, what in before.items())
-            if alike and (not has_stages or key(call) in before.values()):
+            by_line = is_lined and bool(call.site)
+            ours = own if by_line else of_keys
+            theirs = {n: (key(one), one.site if by_line else "") for n, one in _by_number(member, seq + 1) if n in ours}
+            before = {what for n, (what, _) in theirs.items() if n < seq}
+            alike = all(way in ours[n] for n, way in theirs.items())
+            if alike and (not has_stages or key(call) in before):
                 found.add(key(call))
     return found
 

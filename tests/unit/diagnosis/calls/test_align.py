@@ -115,6 +115,16 @@ def test_a_pair_that_has_not_come_there_or_went_another_way_is_no_witness() -> N
         assert (found.decided_by, found.culprits) == ("nothing", ()), beside
 
 
+def test_a_pair_that_called_the_same_from_another_line_is_no_witness() -> None:
+    """Rank 1's call from a line of its own is, by chance, of the size of what the other pair calls there."""
+    past = ["all_gather", "broadcast"]
+    ranks = _pairs([*past, "broadcast"], past, *[[*past, "all_reduce"]] * 2)
+    for line, decided, culprits in ((10, "sisters", (0,)), (44, "site", (1,))):
+        own = (*ranks[1].calls, Call(TP[0], "all_reduce", line=line))
+        found = divergence(ranks[0], Rank(1, own, 2), *ranks[2:])
+        assert (found.decided_by, found.culprits) == (decided, culprits), line
+
+
 @pytest.mark.parametrize(("lost", "decided_by"), [(0, "site"), (7, "nothing")])
 def test_of_the_little_that_a_ring_has_kept_no_line_is_new(lost: int, decided_by: str) -> None:
     """All of the eight calls before are of line 13, or the first seven are lost: one of these may be of line 10."""
