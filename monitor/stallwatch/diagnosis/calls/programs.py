@@ -46,6 +46,20 @@ def calls_of(case: Case, rank: int) -> list[Call]:
     return [summary.calls[value] for value in array("H", summary.program[0]) if value < len(summary.calls)]
 
 
+def place_of(case: Case, rank: int, group: int, seq: int) -> int | None:
+    """Where in `calls_of` the rank's collective of this number in a group stands; None where that was not recorded."""
+    member = case.streams[group].get(rank)
+    if member is None or seq > member.stream.last_seq:
+        return None
+    after = member.stream.last_seq - seq
+    places = [
+        place
+        for place, call in enumerate(calls_of(case, rank))
+        if case.group_of[rank, call.stream] == group and not signature.is_transfer(call.operation)
+    ]
+    return places[-1 - after] if after < len(places) else None
+
+
 class Programs(NamedTuple):
     """What each rank called, and who calls the same things."""
 

@@ -5,6 +5,8 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
+from stallwatch.diagnosis.calls.programs import place_of
+from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, waiting_facts
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
@@ -165,6 +167,8 @@ def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], C
         return (), "likely"
     if divergence.decided_by == "nothing":
         called = {rank for _, ranks in divergence.parts for rank in ranks}
+        after = {left.rank for left in analysis.departures if _is_after(left, analysis, divergence)}
+        departed = tuple(rank for rank in departed if rank not in after)
         return (departed, "likely") if departed and set(departed) < called else ((), "possible")
     whole = divergence.voters == members
     if divergence.decided_by == "majority":
@@ -174,6 +178,13 @@ def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], C
         return (), "possible"  # another may have left what its peers do: in a first step all lines are new
     sure = whole and divergence.decided_by not in ("start", "site", "slip")
     return divergence.culprits, "likely" if sure else "possible"
+
+
+def _is_after(departure: SequenceBreak, analysis: Analysis, divergence: Divergence) -> bool:
+    """Whether a rank left its program only after the call under which the members differ: it tells nothing of that one,
+    and its peers, which had called something else there, are no measure of what it called next."""
+    place = place_of(analysis.case, departure.rank, divergence.group, divergence.seq)
+    return place is not None and departure.place > place
 
 
 def _reason(divergence: Divergence) -> str:

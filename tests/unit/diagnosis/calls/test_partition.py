@@ -34,6 +34,19 @@ def test_two_and_two_are_told_as_two_parts() -> None:
     assert "ranks 1,3 called all_gather at" in verdict.summary
 
 
+def test_what_one_of_two_calls_after_they_parted_names_nobody() -> None:
+    """Rank 0's last call but one was followed by another group's call once, and by what ends the first round now; rank
+    1 does the same, but what it called before is its other operation, of which no habit is known."""
+    pair, other = world(2), Group("1", "pp", (0, 1), 1)
+    first, second = (Call(other, elements=5, line=line) for line in (50, 30))
+    back, after = Call(pair, elements=8, line=60), Call(pair, elements=9, line=90)
+    begun = (Call(pair, elements=4), first, back, second)
+    ranks = [Rank(0, (*begun, back, after), 4), Rank(1, (*begun, replace(back, name="broadcast"), after), 4)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("collective_mismatch", (), "possible")
+    assert "rank 1 called broadcast" in verdict.summary
+
+
 TRAINS = Call(W4, "all_reduce", 500, line=10)
 SAVES = Call(W4, "barrier", line=80, thread="2")
 
