@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import GroupStream, Key, key
+from stallwatch.diagnosis.job.groups import GroupStream, Key, family, key
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
 
@@ -249,7 +249,8 @@ def _sisters(case: Case, group: int, seq: int, calls: Mapping[int, Call]) -> set
     """What groups of the same kind called under the same number, which had called the same until then: from the same
     lines where these are known, for another line may call the same by chance.
 
-    Stages of a pipeline run programs of their own: one beside it is a witness where both had been through that call."""
+    Stages of a pipeline run programs of their own: one beside it is a witness where both had been through that call,
+    and all that they called is compared: on the way from the first microbatch to the last two go alike for long."""
     mine = case.groups[group]
     own: dict[int, set[tuple[Key, str]]] = {}
     for member in case.streams[group].values():
@@ -258,13 +259,18 @@ def _sisters(case: Case, group: int, seq: int, calls: Mapping[int, Call]) -> set
     is_lined = all(call.site for call in calls.values())
     of_keys = {n: {(what, "") for what, _ in ways} for n, ways in own.items()}
     has_stages = any(summary.pairs for summary in case.summaries.values())
+    stages = {_stage(case, rank) for rank in calls}
+    is_whole = all(member.stream.first_seq <= 1 for member in case.streams[group].values())
     found = set()
     for other in case.sisters(group):
         if len(other.ranks) != len(mine.ranks):
             continue
-        for member in case.streams[other.index].values():
+        for rank, member in case.streams[other.index].items():
             call = member.call_at(seq)
             if call is None:
+                continue
+            is_compared = is_whole and member.stream.first_seq <= 1
+            if has_stages and not is_compared and _stage(case, rank) not in stages:
                 continue
             by_line = is_lined and bool(call.site)
             ours = own if by_line else of_keys
@@ -274,6 +280,13 @@ def _sisters(case: Case, group: int, seq: int, calls: Mapping[int, Call]) -> set
             if alike and (not has_stages or key(call) in before):
                 found.add(key(call))
     return found
+
+
+def _stage(case: Case, rank: int) -> frozenset[tuple[str, int]]:
+    """Which place a rank has in the groups in which it exchanges."""
+    groups = {case.group_of[rank, pair.stream] for pair in case.summaries[rank].pairs}
+    exchange = [case.groups[index] for index in groups if rank in case.groups[index].ranks]
+    return frozenset((family(group.description), group.ranks.index(rank)) for group in exchange)
 
 
 def _is_race(case: Case, group: int, seq: int, calls: dict[int, Call]) -> bool:

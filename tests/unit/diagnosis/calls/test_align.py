@@ -10,7 +10,7 @@ from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import RankEvidence, Recorder
-from tests.builders.job import Call, Group, Rank, evidence, loop, world
+from tests.builders.job import Call, Group, Rank, evidence, loop, transfer, world
 
 PAIR = world(2)
 STEPS = loop(PAIR, 4)
@@ -123,6 +123,25 @@ def test_a_pair_that_called_the_same_from_another_line_is_no_witness() -> None:
         own = (*ranks[1].calls, Call(TP[0], "all_reduce", line=line))
         found = divergence(ranks[0], Rank(1, own, 2), *ranks[2:])
         assert (found.decided_by, found.culprits) == (decided, culprits), line
+
+
+@pytest.mark.parametrize(("lost", "decided"), [(0, ("sisters", (0,))), (1, ("history", (1,)))])
+def test_a_pair_of_another_stage_whose_ring_has_lost_its_beginning_is_no_witness(
+    lost: int, decided: tuple[str, tuple[int, ...]]
+) -> None:
+    """Between the first microbatch and the last two stages go alike for long: how they began tells them apart."""
+    stages = [Group(str(5 + n), f"pp{n}", (n, 2 + n), 5 + n) for n in range(2)]
+    told = []
+    for rank in range(4):
+        ahead, back = Call(TP[rank // 2], elements=8), Call(TP[rank // 2], elements=5)
+        moved = transfer(stages[rank % 2], ("recv", 1) if rank < 2 else ("send", 0))
+        calls = (ahead, moved, back, ahead, back, ahead if rank == 0 else back)
+        told.append(Rank(rank, calls, 5 if rank < 2 else 6).evidence())
+    for rank in (2, 3):
+        rings = tuple(_without_first(recorder, lost) for recorder in told[rank].recorders)
+        told[rank] = replace(told[rank], recorders=rings)
+    (found,) = divergences(told)
+    assert (found.decided_by, found.culprits) == decided
 
 
 @pytest.mark.parametrize(("lost", "decided_by"), [(0, "site"), (7, "nothing")])
