@@ -14,19 +14,21 @@ from typing import cast
 
 import msgspec
 
+from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.child import PlaceRequest
-from stallwatch.fleet.exchange import Seen, exchange
+from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.judge_child import JudgeQuestion
-from stallwatch.fleet.node_word import believed
-from stallwatch.fleet.orders import exchange_orders
+from stallwatch.fleet.node_word import NodeWord, believed, encode_word
+from stallwatch.fleet.orders import Order, OrdersWish, Posting, exchange_orders
 from stallwatch.fleet.pace_seat import SILENT_SECONDS
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.verdict import Home, judge_job
 from stallwatch.incidents.incident_names import shared_name
+from stallwatch.model.incident import OutputTold, Told
 from stallwatch.node.run_once import Ended
-from tests.chaos.fleet_daemon import JOB, Daemon, Kept, Sent
+from tests.chaos.fleet_daemon import BEGAN_BEFORE, JOB, Daemon, Kept, NodeClock, Sent
 from tests.chaos.fleet_places import MakePlaces, PlaceKind, in_memory, places_of
-from tests.chaos.fleet_story import Story, host, random_story
+from tests.chaos.fleet_story import Story, host, random_story, scene
 
 SECRET = b"sixteen bytes or more"
 _TICK, _LATER_TICK, _LATER = 1.0, 2.0, 70.0
@@ -79,11 +81,30 @@ class FleetRun:
         self._wiped = False
         if story.past and not story.wiped:
             self._advance(story.past)
+        if story.relaunched is not None:
+            self._leave_behind()
 
     def _advance(self, past: int) -> None:
         """The place knows of the job's incidents before."""
         place = self._place(0)
         place.close(Key(shared_name(JOB), place.join(shared_name(JOB), host(0), past - 1)))
+
+    def _leave_behind(self) -> None:
+        """A job before, at the same address, that was killed as it stood, minutes ago."""
+        self.now = -BEGAN_BEFORE - 100.0
+        self._places.set_time(self.now)
+        place, job, node = self._place(0), shared_name(JOB), host(0)
+        told = Told({"slack": OutputTold(("told",), "not_entered 0", "")}, f"{job}-1")
+        _, summary = scene(self.story.nodes, 0, "sleeps", self.story.per_node)[0]
+        word = encode_word(
+            NodeWord(node, tuple(range(self.story.per_node)), msgspec.msgpack.decode(summary, type=NodeSummary))
+        )
+        first = exchange(place, SECRET, Wish(job, node, summary=word, claims=True))
+        exchange(place, SECRET, Wish(job, node, first.ordinal, generation=first.generation, told=told))
+        order = Posting(Order("acknowledge", f"{job}-1", by="anna"), 3600.0, anew=True)
+        exchange_orders(place, SECRET, OrdersWish(give=(order,)))
+        self.now = 0.0
+        self._places.set_time(0.0)
 
     def run(self) -> list[Sent]:
         """Let it happen; return what people got."""
@@ -157,7 +178,7 @@ class FleetRun:
                 return Seen()
         except PlaceProblem as error:
             return Seen(problem=str(error), advice=error.help)
-        seen = exchange(place, SECRET, request.wish)
+        seen = exchange(place, SECRET, request.wish, since_boot_ns=NodeClock(self, node).monotonic_ns)
         if not seen.problem:
             self.heard_at[node].append(self.now)
         if seen.told_noted and self.noted_at is None:

@@ -38,6 +38,7 @@ from tests.chaos.fleet_story import UNDECIDED_SECONDS, Story, host, scene
 JOB = JobKey("train", "10.0.0.1:29500/8/0")
 SETTINGS = Settings("redis://place", key_file="key")
 CONFIG = Config(fleet=FleetSection(url=SETTINGS.url), tell=TellSection(undecided_seconds=UNDECIDED_SECONDS))
+BEGAN_BEFORE = 100.0  # the ranks, before they stand
 _CONFIRMED_AFTER = 3.0
 _SLACK = "slack"
 
@@ -75,7 +76,7 @@ class World(Protocol):
         ...
 
 
-class _Clock:
+class NodeClock:
     """A node's own clocks: it has been up for as long as no other, and its wall clock is off."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -115,14 +116,15 @@ class Daemon:
     """One node's daemon, from its start to its death."""
 
     def __init__(self, number: int, world: World, kept: Kept | None = None) -> None:
-        self.number, self._world, self._clock = number, world, _Clock(world, number)
+        self.number, self._world, self._clock = number, world, NodeClock(world, number)
         story = world.story
         self._ranks = tuple(range(number * story.per_node, (number + 1) * story.per_node))
         self._report, self._summary = scene(story.nodes, story.culprit, story.fault, story.per_node)[number]
         self._engine = Engine(CONFIG)
         self.lives, self.spool = IncidentTable(), kept.spool if kept else Spool()
-        if kept is None and story.past:
-            self.lives = IncidentTable(past=(_past(number, story.past),), ordinals=((JOB, number + 1),))
+        past = 1 if number in (story.relaunched or ()) else story.past
+        if kept is None and past:
+            self.lives = IncidentTable(past=(_past(number, past),), ordinals=((JOB, number + 1),))
         if kept is not None:
             left = [(life.incident, life.looks) for life in kept.lives.active]
             self.lives = adopt(left, kept.lives.ordinals, kept.lives.past, self._clock.monotonic_ns())
@@ -132,7 +134,7 @@ class Daemon:
         self._unpacker = Unpacker(1 << 22)
         judge: Callable[[JudgeQuestion], JudgeHandle] = lambda question: world.judge(number, question)  # noqa: E731
         link = Link(SETTINGS, host(number), self._start_child, judge, self._clock.seconds)
-        self._fleet = Fleet(link, self._clock, host(number), self._told)
+        self._fleet = Fleet(link, self._clock, host(number), self._told, since_boot_ns=self._clock.monotonic_ns)
         self._sending: list[tuple[float, float, Message, Incident]] = []
         self._left = LeftMessages(self.spool.queue, self._clock.monotonic_ns())
         self.alive = True
@@ -173,6 +175,7 @@ class Daemon:
         return JobFacts(
             job=JOB, world_size=story.nodes * story.per_node, ranks=self._ranks, alive=alive,
             moved=over and bool(alive), begun=True, ending=False, opted_out=False,
+            began_ns=self._clock.ns_at(-BEGAN_BEFORE) if alive else 0,
         )  # fmt: skip
 
     def _findings(self) -> tuple[Finding, ...]:

@@ -78,6 +78,9 @@ class Story:
     lost: float = 0.0  # share of answers that do not arrive
     skew: dict[int, float] = field(default_factory=dict)  # of a node's wall clock
     past: int = 0  # incidents that the job had before, as all nodes know
+    # Nodes that remember the incident of a job before at the same address, told, acknowledged and never closed. None:
+    # there was none.
+    relaunched: frozenset[int] | None = None
     paced: bool = True  # nodes had said while the job moved which ranks they have
     resolved_at: float = 150.0
     unable: frozenset[int] = frozenset()  # nodes that cannot judge what others say: no memory, half an upgrade
@@ -136,4 +139,6 @@ def random_story(rng: random.Random) -> Story:
         story.unable = frozenset(node for node in range(nodes) if more.random() < 0.5)
     if more.random() < 0.1:
         story.slow = more.choice([(0.5, 1.0), (1.0, 2.0), (3.0, 4.0)])
+    if more.random() < 0.2:
+        story.past, story.relaunched = 0, frozenset(node for node in range(nodes) if more.random() < 0.5)
     return story

@@ -1,5 +1,7 @@
 """What else the life of an incident needs to know of a job: is it alive, ending, moving, quiet by wish, debugged?"""
 
+import os
+
 import msgspec
 
 from stallwatch.clock import SECOND_NS
@@ -8,6 +10,7 @@ from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
 
+_NS_PER_TICK = SECOND_NS // os.sysconf("SC_CLK_TCK")
 _LEFT_ALONE_NS = 3 * SECOND_NS  # a debugger has gone: what it held up moves again within this, or is told
 
 
@@ -30,6 +33,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     failed: bool = False  # its first end was a failure of its own
     finished: bool = False  # every rank here has ended with exit code 0
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
+    began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks alive here began; 0: not known
 
 
 def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
@@ -64,4 +68,5 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
             (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0
         )
         / SECOND_NS,
+        began_ns=max((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * _NS_PER_TICK,
     )

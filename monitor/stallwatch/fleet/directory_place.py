@@ -1,6 +1,7 @@
 """A shared directory as meeting place, for sites that have nothing else: O_EXCL and rename are what it rests on.
 
-    <job>/<ordinal>/members/<node>  summaries/<node>  claim.<generation>  beat.<generation>  told  report  closed
+    <job>/<ordinal>/opened  closed  members/<node>  summaries/<node>  claim.<generation>  beat.<generation>  told
+    <job>/<ordinal>/report
     .orders/<name>
 
 No node's clock is compared with another's: that a claim's counter stands, a watcher sees by its own clock; how old a
@@ -29,10 +30,13 @@ from stallwatch.fleet.place import (
     Dated,
     Key,
     Kind,
+    Life,
     PlaceProblem,
+    Published,
     Standing,
     Turn,
     Turned,
+    is_of_another,
     step_by_step,
 )
 from stallwatch.fleet.shared_files import (
@@ -52,6 +56,7 @@ from stallwatch.formats.outside_text import file_name_of
 # What is no file of ours, and no fault of the file system.
 _NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
+_OPENED: Final = "opened"
 _TOUCH_SECONDS: Final = 5.0  # a part of LEFT_SECONDS
 _MOST_TOUCHED: Final = 256
 _UNNAMED: Final = "a node that has not said its name"
@@ -98,20 +103,21 @@ class DirectoryPlace:
             finally:
                 probe.unlink(missing_ok=True)
 
-    def join(self, job: str, node: str, past: int = 0) -> int:
+    def join(self, job: str, node: str, past: int = 0, life: Life | None = None) -> int:
         """The ordinal is a folder that is made with mkdir, which one node alone can do."""
         with self._problems():
             home = self._root / job
             home.mkdir(mode=0o700, exist_ok=True)
             for _ in range(_ATTEMPTS):
                 ordinals = sorted(int(name) for name in os.listdir(home) if name.isdecimal() and int(name) > 0)
-                if ordinals and self._is_open(home / str(ordinals[-1])):
+                if ordinals and self._is_open(home / str(ordinals[-1]), life):
                     key = Key(job, ordinals[-1])
                     self._touch(key, node)
                     return key.ordinal
                 key = Key(job, max(past, *ordinals[-1:], 0) + 1)
                 with contextlib.suppress(FileExistsError):  # another was faster: join that
                     self._folder(key).mkdir(mode=0o700)
+                    create_file(self._folder(key) / _OPENED, b"")
                     self._tidy(home, key.ordinal)
                     self._touch(key, node)
                     return key.ordinal
@@ -209,11 +215,14 @@ class DirectoryPlace:
             replace_file(folder / kind, data)
             return True
 
-    def report(self, key: Key) -> tuple[int, bytes]:
-        """Read the verdict, with how often it changed as its revision; (0, b"") where none was written."""
+    def report(self, key: Key) -> Published:
+        """Read the verdict, with how often it changed as its revision."""
         with self._problems():
             path = self._folder(key) / "report"
-            return (changes_of(path), read_file(path)) if path.exists() else (0, b"")
+            if not path.exists():
+                return Published()
+            data, modified = read_dated(path)
+            return Published(changes_of(path), data, max(server_seconds(self._root) - modified, 0.0))
 
     def close(self, key: Key) -> None:
         """Create the file that says so; nobody joins this ordinal again."""
@@ -306,8 +315,13 @@ class DirectoryPlace:
         # It is created first and written then, which a full disk does not allow: whose it is shows later, or never.
         return self._claimed[key, generation] or _UNNAMED
 
-    def _is_open(self, folder: Path) -> bool:
-        return not (folder / "closed").exists() and self._is_looked_at(folder, DESERTED_SECONDS, folder.stat().st_mtime)
+    def _is_open(self, folder: Path, life: Life | None) -> bool:
+        if (folder / "closed").exists() or not self._is_looked_at(folder, DESERTED_SECONDS, folder.stat().st_mtime):
+            return False
+        # Who makes the folder makes this file next: where it is not there yet, it is a moment old.
+        opened = modified_seconds(folder / _OPENED) if life is not None else 0.0
+        age = server_seconds(self._root) - opened if opened else None
+        return not is_of_another(life, age, attended=age is not None and self._is_looked_at(folder, LEFT_SECONDS))
 
     def _is_looked_at(self, folder: Path, seconds: float, since: float = 0.0) -> bool:
         """Whether a node has looked within this time, by the file server's clock. The first that has is enough: each

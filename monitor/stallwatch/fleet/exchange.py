@@ -9,12 +9,13 @@ from typing import get_args
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.company_seat import CompanySeen
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
-from stallwatch.fleet.place import Board, Key, MeetingPlace, Turn
+from stallwatch.fleet.place import Board, Key, Life, MeetingPlace, Turn, since_boot_ns
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import OutputTold, Step, Told, is_last
@@ -27,6 +28,8 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     ordinal: int = 0  # 0: join
     past: int = 0  # of the job, that is over for this node: where it is told to nobody, who joins opens the next
+    began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of its processes here began; 0: not known
+    begun: bool = False  # the job is past its start
     summary: bytes = b""
     claims: bool = False
     generation: int = 0  # of our claim, to be renewed; 0: we hold none
@@ -75,19 +78,26 @@ _STEPS: dict[str, Step] = {step: step for step in get_args(Step)}
 _FLEET = ""  # what is told, and the job's verdict, any node of the fleet may write
 
 
-def exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[], int] = time.time_ns) -> Seen:
-    """Do what is wished, in the order in which it is safe: what was told is noted before anything else. `wall_ns`: this
-    node's clock."""
+def exchange(
+    place: MeetingPlace,
+    secret: bytes,
+    wish: Wish,
+    wall_ns: Callable[[], int] = time.time_ns,
+    since_boot_ns: Callable[[], int] = since_boot_ns,
+) -> Seen:
+    """Do what is wished, in the order in which it is safe: what was told is noted before anything else. `wall_ns`,
+    `since_boot_ns`: this node's clocks."""
     try:
-        return _exchange(place, secret, wish, wall_ns)
+        life = Life((since_boot_ns() - wish.began_ns) / SECOND_NS, wish.begun) if wish.began_ns else None
+        return _exchange(place, secret, wish, wall_ns, life)
     except SealBroken as error:
         return Seen(problem=f"what this node has to say cannot be put: {error}")
     except StallwatchError as error:
         return Seen(problem=str(error), advice=error.help)
 
 
-def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[], int]) -> Seen:
-    key = Key(wish.job, wish.ordinal or _joined(place, secret, wish))
+def _exchange(place: MeetingPlace, secret: bytes, wish: Wish, wall_ns: Callable[[], int], life: Life | None) -> Seen:
+    key = Key(wish.job, wish.ordinal or _joined(place, secret, wish, life))
     if wish.leaves:
         place.leave(key, wish.node)
         return Seen(key.ordinal)
@@ -134,11 +144,11 @@ def _dated(word: bytes, wall_ns: int) -> bytes:
         return word
 
 
-def _joined(place: MeetingPlace, secret: bytes, wish: Wish) -> int:
+def _joined(place: MeetingPlace, secret: bytes, wish: Wish, life: Life | None) -> int:
     """What nodes said in a standstill that is over for one of them says nothing of the next: a job moves as a whole.
     That people were told of it says nothing either once they were told of its end: a job that somebody ends and begins
     anew at the same address has the same name."""
-    ordinal = place.join(wish.job, wish.node, wish.past)
+    ordinal = place.join(wish.job, wish.node, wish.past, life)
     if ordinal != wish.past:
         return ordinal
     key = Key(wish.job, ordinal)
@@ -147,7 +157,7 @@ def _joined(place: MeetingPlace, secret: bytes, wish: Wish) -> int:
     if sealed and not (told is not None and told.outputs and is_last(told)):
         return ordinal
     place.close(key)
-    return place.join(wish.job, wish.node, wish.past)
+    return place.join(wish.job, wish.node, wish.past, life)
 
 
 def _opened(sealed: bytes, secret: bytes, kind: str, key: Key) -> tuple[bytes, str]:

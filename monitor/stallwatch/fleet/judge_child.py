@@ -4,15 +4,17 @@ here and in no process that must live."""
 
 import gc
 import sys
+from collections.abc import Callable
 
 import msgspec
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import json_of
 from stallwatch.fleet.clocks import aligned
 from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
 from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, judge_pace
-from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
+from stallwatch.fleet.place import LIFE_SECONDS, Dated, Key, MeetingPlace, PlaceProblem, since_boot_ns
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.verdict import Home, JobVerdict, judge_job
 from stallwatch.node.capabilities import drop_unless_root
@@ -24,19 +26,25 @@ class JudgeQuestion(msgspec.Struct, frozen=True):
     settings: Settings
     key: Key
     world_size: int
+    began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the job's processes here began; 0: not known
     minimum_share: float = 0.0  # of the pace: by how much peers must wait more than who holds them back
     before: PaceVerdict | None = None  # of the pace
 
 
-def answer_to(question: JudgeQuestion, place: MeetingPlace, secret: bytes) -> JobVerdict | PaceVerdict | None:
+def answer_to(
+    question: JudgeQuestion,
+    place: MeetingPlace,
+    secret: bytes,
+    since_boot_ns: Callable[[], int] = since_boot_ns,
+) -> JobVerdict | PaceVerdict | None:
     """The verdict over what nodes gave; None where there is none."""
     if question.before is not None:
-        paces = believed_paces(place.summaries(question.key), secret, question.key)
+        paces = believed_paces(_paces(question, place, since_boot_ns()).summaries, secret, question.key)
         return judge_pace(paces, question.minimum_share, question.before)
 
     def homes() -> dict[int, Home]:
         key = Key(question.key.job, ORDINAL)
-        summaries, ages = place.dated_summaries(key)
+        summaries, ages = _paces(question, place, since_boot_ns())
         return {
             rank.rank: Home(node, ages.get(node, 0.0) > SILENT_SECONDS)
             for node, pace in believed_paces(summaries, secret, key).items()
@@ -45,6 +53,14 @@ def answer_to(question: JudgeQuestion, place: MeetingPlace, secret: bytes) -> Jo
 
     summaries, ages = place.dated_summaries(question.key)
     return judge_job(aligned(believed(summaries, secret, question.key), ages), question.world_size, homes)
+
+
+def _paces(question: JudgeQuestion, place: MeetingPlace, now_ns: int) -> Dated:
+    """What nodes say of the job while it moves. What was put before this life of it began here is of a job before, at
+    the same address: its ranks ran elsewhere."""
+    summaries, ages = place.dated_summaries(Key(question.key.job, ORDINAL))
+    oldest = (now_ns - question.began_ns) / SECOND_NS + LIFE_SECONDS if question.began_ns else float("inf")
+    return Dated({node: pace for node, pace in summaries.items() if ages.get(node, 0.0) <= oldest}, ages)
 
 
 def main() -> int:

@@ -13,13 +13,14 @@ from stallwatch.fleet.company_seat import Companies, CompanyWish
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.judge_child import JudgeQuestion
 from stallwatch.fleet.judge_handle import JudgeHandle, start_judge
-from stallwatch.fleet.member import Local, Member, Position
+from stallwatch.fleet.member import Member
 from stallwatch.fleet.orders import Book, News, OrdersWish
 from stallwatch.fleet.pace_link import PaceLink
 from stallwatch.fleet.pace_seat import JobPace, PaceWish
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
+from stallwatch.fleet.position import Local, Position
 from stallwatch.fleet.verdict import JobVerdict, published
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import Start, module_of_ours, start_own
@@ -292,7 +293,7 @@ class Link:
             return
         if now_ns < seat.judge_from_ns or not seat.member.wants_verdict(now_ns):
             return
-        question = JudgeQuestion(self._settings, Key(local.job, seat.member.ordinal), local.world_size)
+        question = JudgeQuestion(self._settings, Key(local.job, seat.member.ordinal), local.world_size, local.began_ns)
         try:
             seat.judging = self._judge(question)
         except OSError as error:

@@ -7,12 +7,11 @@ with what it had merged; else a node that finds a rank of its own at fault, and 
 
 from typing import Final
 
-import msgspec
-
 from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import json_of
 from stallwatch.fleet.exchange import Seen, Wish
 from stallwatch.fleet.place import CLAIM_SECONDS, Board
+from stallwatch.fleet.position import NOT_AGREED, Local, Position
 from stallwatch.fleet.verdict import JobVerdict, PublishedVerdict
 from stallwatch.model.incident import NO_RANKS, OutputTold, Told, is_last
 from stallwatch.model.verdict import Report
@@ -44,41 +43,6 @@ _MOST_STEPS: Final = 10
 _LINGER_SECONDS: Final = 60.0  # after the end, until the last word is said
 # Where all ranks of a node are gone, those of others may stand: they have this long to take over who tells of the end.
 _HAND_OVER_SECONDS: Final = 25.0
-
-NOT_AGREED: Final = "the job's nodes have not agreed yet which of them tells"
-
-
-class Local(msgspec.Struct, frozen=True):
-    """What this node knows of one incident, as it is now."""
-
-    incident_id: str  # on this node
-    job: str  # as the meeting place calls it
-    world_size: int
-    ranks: tuple[int, ...]  # that run here
-    judged: int  # how often this node has judged; 0: not yet
-    report: Report | None  # its own, of these ranks alone
-    summary: bytes  # for the other nodes; b"": it could not be made
-    proven: bool  # its own evidence proves a culprit, which runs here
-    told: Told  # by this node's outputs
-    over: bool = False
-    past: int = 0  # ordinal of the job's last incident that is over, as far as this node has taken part
-    suspects: bool = False  # its own verdict names ranks that run here, however sure it is
-    conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
-    ended: bool = False  # over because all ranks here are gone: those of other nodes may stand, or be about to
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Where this node stands in an incident."""
-
-    ordinal: int = 0
-    speaks: bool = False
-    why: str = NOT_AGREED  # who does, or why nobody does yet
-    report: Report | None = None  # of the job; None: there is only this node's own
-    nodes: int = 0  # that it rests on
-    told: Told | None = None  # by whoever spoke before
-    away: str = ""  # the meeting place does not answer: a sentence
-    silent: tuple[str, ...] = ()  # nodes of the job from which nothing comes any more
-    expected: int = 1  # the ordinal that it will have, where the place has not said yet
 
 
 class Member:
@@ -146,6 +110,8 @@ class Member:
             node=self._node,
             ordinal=self._ordinal,
             past=max(self._past, local.past),
+            began_ns=local.began_ns,
+            begun=local.begun,
             summary=b"" if self._put == local.judged or ends else local.summary,
             claims=self._may_claim(now_ns, local),
             generation=self._generation,

@@ -4,6 +4,7 @@ all of them, every node hears what was found. Where the place does not answer no
 The job while it moves is incident 0 of the job: incidents that stop it begin with 1.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import json_of
 from stallwatch.fleet.pace_verdict import PaceVerdict
-from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace
+from stallwatch.fleet.place import CLAIM_SECONDS, LIFE_SECONDS, Key, MeetingPlace, since_boot_ns
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 
 PUT_SECONDS: Final = 10.0
@@ -32,6 +33,7 @@ class PaceWish(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 0
     verdict: bytes = b""
     known: int = 0
+    began_ns: int = 0  # as JobPace
 
 
 class PaceSeen(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,12 +52,15 @@ class JobPace(NamedTuple):
     job: str  # as the meeting place calls it
     pace: bytes  # fleet.pace_verdict.encode_pace
     world_size: int
+    began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of its processes here began; 0: not known
 
 
 _VERDICT = msgspec.json.Decoder(PaceVerdict)
 
 
-def exchange_pace(place: MeetingPlace, secret: bytes, wish: PaceWish) -> PaceSeen:
+def exchange_pace(
+    place: MeetingPlace, secret: bytes, wish: PaceWish, since_boot_ns: Callable[[], int] = since_boot_ns
+) -> PaceSeen:
     """Put, claim or renew, note the verdict where it is ours, read it where it is another's. Raise StallwatchError."""
     key = Key(wish.job, ORDINAL)
     if wish.pace:
@@ -71,7 +76,9 @@ def exchange_pace(place: MeetingPlace, secret: bytes, wish: PaceWish) -> PaceSee
     board = place.look(key, wish.node, whole=False)
     if board.report_revision in (0, wish.known):
         return PaceSeen(generation, revision=board.report_revision)
-    revision, sealed = place.report(key)
+    revision, sealed, seconds = place.report(key)
+    if wish.began_ns and seconds > (since_boot_ns() - wish.began_ns) / SECOND_NS + LIFE_SECONDS:
+        return PaceSeen(generation, revision=revision)  # of a job before this one, at the same address
     try:
         return PaceSeen(generation, unseal(sealed, secret, "pace verdict", key, ""), revision)
     except SealBroken as error:
@@ -110,7 +117,7 @@ class PaceSeat:
         if puts:
             self._put_ns = now_ns
         pace = job.pace if puts else b""
-        return PaceWish(job.job, self._node, pace, self._generation, self._unnoted, self._known)
+        return PaceWish(job.job, self._node, pace, self._generation, self._unnoted, self._known, job.began_ns)
 
     def heard(self, wish: PaceWish, seen: PaceSeen, now_ns: int) -> None:
         """Take what the meeting place showed."""

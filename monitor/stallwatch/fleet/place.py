@@ -1,5 +1,6 @@
 """What a meeting place can do. Every call may block and belongs into a child; every call may raise PlaceProblem."""
 
+import time
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -13,6 +14,8 @@ LEFT_SECONDS = 30.0
 # An incident that nobody has looked at for this long is over. Longer than the meeting place itself may be away: who
 # joins after that must meet those who had joined before it.
 DESERTED_SECONDS = 600.0
+# An incident that is older than the ranks of who comes is of a job before: by more than file systems round times.
+LIFE_SECONDS = 1.0
 # What is in a meeting place goes after this, whoever has died.
 KEPT_SECONDS = 3600
 # The largest thing that is put, or believed, in a meeting place.
@@ -34,6 +37,14 @@ class Key(msgspec.Struct, frozen=True):
 
     job: str  # a name that is a safe file name: incidents.incident_names
     ordinal: int  # given by the meeting place, from 1
+
+
+class Life(NamedTuple):
+    """How old a job is on the node that asks. A job that is started anew at the same address has the same name, and
+    clocks are apart: by ages alone all nodes can tell that an incident was there before it."""
+
+    seconds: float  # since the youngest of its processes here began
+    begun: bool  # past its start: nobody joins such a job late
 
 
 class Board(msgspec.Struct, frozen=True):
@@ -79,6 +90,14 @@ class Dated(NamedTuple):
     ages: dict[str, float]
 
 
+class Published(NamedTuple):
+    """The job's verdict as it stands in the meeting place."""
+
+    revision: int = 0  # 0: there is none
+    data: bytes = b""
+    seconds: float = 0.0  # since it was put, by the place's own clock
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What somebody has posted for all nodes."""
 
@@ -94,9 +113,11 @@ class MeetingPlace(Protocol):
         """Try that it can be read and written, and that two cannot claim one thing."""
         ...
 
-    def join(self, job: str, node: str, past: int = 0) -> int:
+    def join(self, job: str, node: str, past: int = 0, life: Life | None = None) -> int:
         """Join the open incident of a job, or open the next, whose ordinal is larger than `past`, also where the place
-        has lost what it knew; return its ordinal. Atomic: all nodes get the same."""
+        has lost what it knew; return its ordinal. Atomic: all nodes get the same. One that was opened before this
+        `life` of the job began is another job's, and left as it is; where that has not got past its start, it may have
+        been waited for: then only if nobody has looked for LEFT_SECONDS."""
         ...
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
@@ -132,8 +153,8 @@ class MeetingPlace(Protocol):
         Generation 0, of who told alone: only where nothing is noted yet."""
         ...
 
-    def report(self, key: Key) -> tuple[int, bytes]:
-        """Return the job's verdict and its revision; (0, b"") where there is none."""
+    def report(self, key: Key) -> Published:
+        """Return the job's verdict as it stands there."""
         ...
 
     def close(self, key: Key) -> None:
@@ -159,6 +180,18 @@ class MeetingPlace(Protocol):
         ...
 
 
+def since_boot_ns() -> int:
+    """CLOCK_BOOTTIME, by which the kernel says when a process began."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def is_of_another(life: Life | None, opened_seconds: float | None, *, attended: bool) -> bool:
+    """Whether an incident, opened so long ago (None: not known), is of a job before. `attended`: somebody looks on."""
+    if life is None or opened_seconds is None or opened_seconds <= life.seconds + LIFE_SECONDS:
+        return False
+    return life.begun or not attended
+
+
 def step_by_step(place: MeetingPlace, key: Key, node: str, turn: Turn) -> Turned:
     """A turn by single calls, in the order in which it is safe: what was told is noted before anything else."""
     told_noted = bool(turn.told) and place.mark(key, turn.generation, "told", turn.told)
@@ -174,4 +207,4 @@ def step_by_step(place: MeetingPlace, key: Key, node: str, turn: Turn) -> Turned
         place.close(key)
     board = place.look(key, node, whole=turn.whole or bool(generation))
     known = board.report_revision in (0, turn.known_report) or generation
-    return Turned(told_noted, generation, report_noted, board, b"" if known else place.report(key)[1])
+    return Turned(told_noted, generation, report_noted, board, b"" if known else place.report(key).data)

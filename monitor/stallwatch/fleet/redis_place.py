@@ -24,13 +24,16 @@ from stallwatch.fleet.place import (
     DESERTED_SECONDS,
     KEPT_SECONDS,
     LEFT_SECONDS,
+    LIFE_SECONDS,
     MOST_BYTES,
     MOST_ORDERS,
     Board,
     Dated,
     Key,
     Kind,
+    Life,
     PlaceProblem,
+    Published,
     Standing,
     Turn,
     Turned,
@@ -58,7 +61,7 @@ class RedisPlace:
             for name, text in (
                 ("join", scripts.JOIN), ("put", scripts.PUT), ("ages", scripts.AGES), ("look", scripts.LOOK),
                 ("claim", scripts.CLAIM), ("renew", scripts.RENEW), ("mark", scripts.MARK), ("close", scripts.CLOSE),
-                ("post", scripts.POST), ("posted", scripts.POSTED), ("turn", scripts.TURN),
+                ("post", scripts.POST), ("report", scripts.REPORT), ("posted", scripts.POSTED), ("turn", scripts.TURN),
             )
         }  # fmt: skip
 
@@ -82,11 +85,12 @@ class RedisPlace:
                     pipe.script_load(script.script)
                 pipe.execute()
 
-    def join(self, job: str, node: str, past: int = 0) -> int:
-        """The server runs one script, so that all nodes get the same ordinal; the next where the incident is over or
-        deserted."""
+    def join(self, job: str, node: str, past: int = 0, life: Life | None = None) -> int:
+        """The server runs one script, so that all nodes get the same ordinal; the next where the incident is over,
+        deserted or a job's before."""
         given = (node, int(DESERTED_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS, past)
-        return int(self._run("join", _of_job(job), *given))
+        of_life = ("", 0) if life is None else (life.seconds + LIFE_SECONDS, int(life.begun))
+        return int(self._run("join", _of_job(job), *given, *of_life, int(LEFT_SECONDS)))
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
         """Set this node's field of the incident's hash, and count it on the board."""
@@ -136,11 +140,10 @@ class RedisPlace:
         """One script writes unless a later generation holds the claim."""
         return bool(self._run("mark", _of(key), generation, kind, data, KEPT_SECONDS))
 
-    def report(self, key: Key) -> tuple[int, bytes]:
-        """The verdict and its revision; (0, b"") where none was written."""
-        with self._problems():
-            revision, data = self._client.hmget(f"{_of(key)}board", "report_revision", "report")
-        return int(revision or 0), bytes(data or b"")
+    def report(self, key: Key) -> Published:
+        """By the server's own clock, which noted when it was written."""
+        now, (revision, data, at) = self._run("report", _of(key))
+        return Published(int(revision or 0), bytes(data or b""), float(now) - float(at or now))
 
     def close(self, key: Key) -> None:
         """One script marks the incident as over; its keys run out by themselves."""
@@ -169,7 +172,7 @@ class RedisPlace:
         self._client.close()
         self._client.connection_pool.disconnect()
 
-    def _run(self, name: str, *arguments: str | int | bytes) -> Any:
+    def _run(self, name: str, *arguments: str | float | bytes) -> Any:
         with self._problems():
             return self._scripts[name](args=arguments)
 

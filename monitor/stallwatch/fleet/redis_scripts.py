@@ -2,15 +2,22 @@
 
 JOIN = """
 local p, node, deserted, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local now = tonumber(redis.call('TIME')[1])
+local life, begun, left = tonumber(ARGV[7]), ARGV[8] == '1', tonumber(ARGV[9])
+local time = redis.call('TIME')
+local now, exactly = tonumber(time[1]), time[1] + time[2] / 1e6
 local n = tonumber(redis.call('GET', p..'open') or '0')
-if n > 0 then
-  if redis.call('ZCOUNT', p..n..':members', now - deserted, '+inf') == 0 then n = 0 end
+local function looked(seconds) return redis.call('ZCOUNT', p..n..':members', now - seconds, '+inf') > 0 end
+if n > 0 and not looked(deserted) then n = 0 end
+if n > 0 and life then
+  local opened = tonumber(redis.call('HGET', p..n..':board', 'opened') or '')
+  if opened and exactly - opened > life and (begun or not looked(left)) then n = 0 end
 end
 if n == 0 then
   if tonumber(redis.call('GET', p..'last') or '0') < tonumber(ARGV[6]) then redis.call('SET', p..'last', ARGV[6]) end
   n = redis.call('INCR', p..'last')
   redis.call('SET', p..'open', n)
+  redis.call('HSET', p..n..':board', 'opened', string.format('%.3f', exactly))
+  redis.call('EXPIRE', p..n..':board', kept)
 end
 redis.call('EXPIRE', p..'last', ARGV[5])
 redis.call('EXPIRE', p..'open', kept)
@@ -62,8 +69,12 @@ if ARGV[2] == '0' then
 elseif ARGV[2] ~= now then return 0 end
 redis.call('HSET', p..'board', kind, ARGV[4])
 redis.call('HINCRBY', p..'board', kind..'_revision', 1)
+redis.call('HSET', p..'board', kind..'_at', redis.call('TIME')[1])
 redis.call('EXPIRE', p..'board', ARGV[5])
 return 1
+"""
+REPORT = """
+return {redis.call('TIME')[1], redis.call('HMGET', ARGV[1]..'board', 'report_revision', 'report', 'report_at')}
 """
 CLOSE = """
 local p, n, node = ARGV[1], ARGV[2], ARGV[3]

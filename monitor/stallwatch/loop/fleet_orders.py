@@ -1,12 +1,13 @@
 """What people say on this node, for all nodes, and what was said on others, for this one: to and from fleet.orders."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.fleet.orders import Book, Order
+from stallwatch.fleet.place import LIFE_SECONDS
 from stallwatch.incidents.messages import Acknowledged, Event, MaintenanceWanted, ModeWanted, MuteWanted
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import JobKey
@@ -32,18 +33,24 @@ def give(book: Book, events: Sequence[Event], at_ns: int, wall_ns: int) -> None:
         _give(book, order, (event.until_ns - at_ns) / SECOND_NS, at_ns, wall_ns)
 
 
-def give_acknowledged(book: Book, incidents: Sequence[Incident], at_ns: int, wall_ns: int) -> list[Event]:
-    """Who is on an incident is on it on all nodes: have them told, and return what others have said."""
-    known = {order.about: order.by for order, _ in book.holds("acknowledge")}
+def give_acknowledged(
+    book: Book, incidents: Sequence[Incident], lives: Mapping[str, float], at_ns: int, wall_ns: int
+) -> list[Event]:
+    """Who is on an incident is on it on all nodes: have them told, and return what others have said. `lives`: by
+    incident, for how many seconds its job has run: who said it before that was on another, of a job before."""
+    known = {order.about: (order.by, until_ns) for order, until_ns in book.holds("acknowledge")}
     events: list[Event] = []
     for one in incidents:
         name = one.together.incident_id if one.together is not None else ""
         if not name or one.is_over:
             continue
-        if one.acknowledged_by and name not in known:
+        by, until_ns = known.get(name, ("", 0))
+        said_seconds = _ACKNOWLEDGED_SECONDS - (until_ns - at_ns) / SECOND_NS
+        is_of_this = bool(by) and said_seconds <= lives.get(one.incident_id, said_seconds) + LIFE_SECONDS
+        if one.acknowledged_by and not is_of_this:
             _give(book, Order("acknowledge", name, by=one.acknowledged_by), _ACKNOWLEDGED_SECONDS, at_ns, wall_ns)
-        elif name in known and not one.acknowledged_by:
-            events.append(Acknowledged(one.incident_id, known[name]))
+        elif is_of_this and not one.acknowledged_by:
+            events.append(Acknowledged(one.incident_id, by))
     return events
 
 

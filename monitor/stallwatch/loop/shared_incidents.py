@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch import __version__
-from stallwatch.clock import Clock
+from stallwatch.clock import SECOND_NS, Clock
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.detectors.node_pace import NodePace
@@ -16,12 +16,13 @@ from stallwatch.detectors.slow import searched_share
 from stallwatch.diagnosis.node_summary import NodeSummary
 from stallwatch.fleet.company_seat import Companies
 from stallwatch.fleet.link import Link
-from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord, encode_word
 from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.pace_verdict import PaceVerdict, encode_pace
+from stallwatch.fleet.place import since_boot_ns
 from stallwatch.fleet.place_settings import settings_of
+from stallwatch.fleet.position import Local, Position
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.incident_names import ordinal_of, shared_name
 from stallwatch.incidents.life import IncidentTable
@@ -80,6 +81,8 @@ class _Word(msgspec.Struct):
     summary: bytes = b""
     ranks: tuple[int, ...] = ()
     world_size: int = 0
+    began_ns: int = 0
+    begun: bool = False
     over_ns: int | None = None
     said: FleetSaid | None = None
     known_as: str = ""  # the incident, by people whom this node told of it
@@ -89,7 +92,13 @@ class Fleet:
     """This daemon's part in what nodes decide together."""
 
     def __init__(
-        self, link: Meets, clock: Clock, node: str, told: Callable[[str], Told], stands: Stands | None = None
+        self,
+        link: Meets,
+        clock: Clock,
+        node: str,
+        told: Callable[[str], Told],
+        stands: Stands | None = None,
+        since_boot_ns: Callable[[], int] = since_boot_ns,
     ) -> None:
         """`told`: given an incident's id, what this node's outputs have delivered of it; `stands`: given incidents,
         what they say to other nodes of those that stand where others may."""
@@ -98,6 +107,7 @@ class Fleet:
         self._node = node
         self._told = told
         self._stands = stands
+        self._since_boot_ns = since_boot_ns
         self._words: dict[str, _Word] = {}
         self._paces: tuple[JobPace, ...] = ()
         self._paced_ns = 0
@@ -115,7 +125,9 @@ class Fleet:
         fleet_orders.give(book, events, at_ns, wall_ns)
         fleet_orders.give_jobs_here(book, self._node, [one.job for one in jobs], at_ns)
         said = self._of_incidents(lives, events, jobs, at_ns)
-        said += fleet_orders.give_acknowledged(book, lives.incidents(), at_ns, wall_ns)
+        boot_ns = self._since_boot_ns()
+        lasting = {known: (boot_ns - one.began_ns) / SECOND_NS for known, one in self._words.items() if one.began_ns}
+        said += fleet_orders.give_acknowledged(book, lives.incidents(), lasting, at_ns, wall_ns)
         return [*said, *fleet_orders.events_of(self._link.news())]
 
     def _of_incidents(
@@ -150,7 +162,7 @@ class Fleet:
         if at_ns - self._paced_ns >= _PACED_NS:
             self._paced_ns = at_ns
             self._paces = tuple(
-                JobPace(shared_name(job), encode_pace(pace), facts[job].world_size)
+                JobPace(shared_name(job), encode_pace(pace), facts[job].world_size, facts[job].began_ns)
                 for job, pace in paces().items()
                 if job in facts
             )
@@ -183,6 +195,8 @@ class Fleet:
         here = facts.get(incident.job)
         if here is not None:
             word.ranks, word.world_size = here.ranks, here.world_size
+            if here.alive and not incident.is_over:  # of the job that stood, and not of one that follows it
+                word.began_ns, word.begun = here.began_ns, word.begun or here.begun
         if judged is not None:
             word.judged, word.report = word.judged + 1, judged.report or word.report
             word.summary = self._word_of(word, judged) or word.summary
@@ -210,6 +224,8 @@ class Fleet:
             summary=word.summary,
             proven=_is_proven(word.report, word.ranks),
             past=past,
+            began_ns=word.began_ns,
+            begun=word.begun,
             suspects=_accuses_own(word.report, word.ranks),
             told=told,
             over=incident.is_over,

@@ -12,10 +12,10 @@ import pytest
 
 from stallwatch.errors import UsageError
 from stallwatch.fleet.link import Link
-from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import encode_word
 from stallwatch.fleet.orders import News, Order
 from stallwatch.fleet.place_settings import Settings
+from stallwatch.fleet.position import Local, Position
 from stallwatch.fleet.try_place import try_place
 from stallwatch.model.incident import OutputTold, Told
 from tests.chaos.fleet_story import scene, word_of

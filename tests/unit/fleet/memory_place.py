@@ -13,10 +13,13 @@ from stallwatch.fleet.place import (
     Dated,
     Key,
     Kind,
+    Life,
     PlaceProblem,
+    Published,
     Standing,
     Turn,
     Turned,
+    is_of_another,
     step_by_step,
 )
 
@@ -32,7 +35,9 @@ class _Incident:
     until: float = 0.0
     kept: dict[str, bytes] = field(default_factory=dict)
     revision: int = 0
+    reported: float = 0.0
     closed: bool = False
+    opened: float = 0.0
 
 
 class MemoryPlace:
@@ -59,12 +64,16 @@ class MemoryPlace:
     def check(self) -> None:
         self._at(Key("probe", 0))
 
-    def join(self, job: str, node: str, past: int = 0) -> int:
+    def join(self, job: str, node: str, past: int = 0, life: Life | None = None) -> int:
         self.check()
         open_ = self._open.get(job, 0)
-        if not open_ or not self._living(self._at(Key(job, open_)), DESERTED_SECONDS):
+        incident = self._at(Key(job, open_))
+        age, attended = self._seconds() - incident.opened, self._living(incident, LEFT_SECONDS)
+        is_over = not self._living(incident, DESERTED_SECONDS) or is_of_another(life, age, attended=attended)
+        if not open_ or is_over:
             self._last[job] = max(self._last[job], past) + 1
             open_ = self._open[job] = self._last[job]
+            self._at(Key(job, open_)).opened = self._seconds()
         self._at(Key(job, open_)).members[node] = self._seconds()
         return open_
 
@@ -119,12 +128,15 @@ class MemoryPlace:
         if kind in incident.kept if generation == 0 else generation != incident.generation:
             return False
         incident.kept[kind] = data
-        incident.revision += kind == "report"
+        if kind == "report":
+            incident.revision, incident.reported = incident.revision + 1, self._seconds()
         return True
 
-    def report(self, key: Key) -> tuple[int, bytes]:
+    def report(self, key: Key) -> Published:
         incident = self._at(key)
-        return incident.revision, incident.kept.get("report", b"")
+        if not incident.revision:
+            return Published()
+        return Published(incident.revision, incident.kept["report"], self._seconds() - incident.reported)
 
     def close(self, key: Key) -> None:
         self._at(key).closed = True

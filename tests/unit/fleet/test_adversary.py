@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.node_summary import NodeSummary, RankDigest, Run, judge_nodes
 from stallwatch.diagnosis.verdicts import Judgement
 from stallwatch.fleet.exchange import Seen, Wish, exchange
-from stallwatch.fleet.member import Local, Member
+from stallwatch.fleet.member import Member
 from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.place import Board, Key
+from stallwatch.fleet.position import Local
 from stallwatch.fleet.seal import seal
 from stallwatch.fleet.verdict import judge_job
 from stallwatch.model.incident import OutputTold, Told

@@ -14,9 +14,9 @@ from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.judge_handle import JudgeHandle
 from stallwatch.fleet.link import Link
-from stallwatch.fleet.member import Local
 from stallwatch.fleet.place import MOST_BYTES, Key
 from stallwatch.fleet.place_settings import Settings
+from stallwatch.fleet.position import Local
 from stallwatch.model.incident import OutputTold, Step, Told
 from tests.chaos.fleet_story import scene
 from tests.unit.fleet.memory_place import MemoryPlace

@@ -236,6 +236,25 @@ def test_an_incident_that_ends_before_anybody_was_told_is_told_by_nobody() -> No
     assert sent_in(Story(culprit=5, sees_at=dict.fromkeys(range(4), 5.0), resolved_at=6.0)) == []
 
 
+@pytest.mark.parametrize("knows", [set(), {0}, {2}, set(range(4))])
+@pytest.mark.parametrize("fault", ["stands", "stopped", "killed", "all_wait"])
+def test_the_next_job_at_the_same_address_is_told_as_any_other_and_nobody_is_on_it(
+    fault: Fault, knows: set[int]
+) -> None:
+    """Of the job before people were told, anna was on it, and it was killed as it stood; some nodes remember it."""
+    story = Story(culprit=5, fault=fault, relaunched=frozenset(knows), resolved_at=170.0)
+    fresh = told(sent_in(Story(culprit=5, fault=fault, resolved_at=170.0)))
+    sent = sent_in(story)
+    assert [(one.culprits, one.key[-2:]) for one in told(sent)] == [(fresh[0].culprits, "-2")]
+    assert told(sent)[0].at <= fresh[0].at + 1
+    assert "acknowledged" not in [one.step for one in sent]
+
+
+def test_nor_is_anybody_on_it_where_the_place_goes_and_a_node_calls_it_as_that_of_the_job_before() -> None:
+    sent = sent_in(Story(culprit=5, away=(3.0, 1e9), relaunched=frozenset(), resolved_at=170.0))
+    assert sent and "acknowledged" not in [one.step for one in sent]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_befalls_a_fleet_somebody_tells_and_nobody_innocent_is_named(seed: int) -> None:
     count = Count(seed)

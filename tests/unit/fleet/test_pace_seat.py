@@ -117,7 +117,7 @@ def test_the_childs_answer_is_over_a_real_place_and_the_judges_over_what_was_put
         seen = Talker().answer(PlaceRequest(settings, "pace", pace=PaceWish(JOB, f"node{number}", encode_pace(said))))
         assert seen.pace is not None, seen.problem
         assert bool(seen.pace.generation) is (number == 0), "who comes first judges"
-    question = JudgeQuestion(settings, Key(JOB, 0), 5, SHARE, PaceVerdict())
+    question = JudgeQuestion(settings, Key(JOB, 0), 5, minimum_share=SHARE, before=PaceVerdict())
     verdict = answer_to(question, open_place(settings), SECRET)
     assert isinstance(verdict, PaceVerdict)
     assert verdict.ranks == (3,)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stallwatch.fleet.directory_place import DirectoryPlace
-from stallwatch.fleet.place import CLAIM_SECONDS, Key, MeetingPlace, PlaceProblem, Turn
+from stallwatch.fleet.place import CLAIM_SECONDS, Key, Life, MeetingPlace, PlaceProblem, Published, Turn
 from stallwatch.selftest.launching import free_port
 from tests.builders.redis_server import SERVER, redis_server
 from tests.unit.fleet.memory_place import MemoryPlace
@@ -105,6 +105,31 @@ def test_the_last_who_leaves_ends_it(place: MeetingPlace, job: str) -> None:
     assert place.join(job, "node0") == 2
 
 
+# `seconds` below zero: such processes are younger than anything that is there.
+@pytest.mark.parametrize("past", [0, 1])
+def test_one_that_is_older_than_the_ranks_of_who_comes_is_left_as_it_is(
+    place: MeetingPlace, job: str, past: int
+) -> None:
+    assert place.join(job, "node0", life=Life(60.0, begun=True)) == 1
+    assert place.join(job, "node0", past, Life(-10.0, begun=True)) == 2
+    assert place.join(job, "node1", 0, Life(0.5, begun=True)) == 2
+    assert not place.look(Key(job, 1), "node0", whole=False).closed, "its end may be another's to tell"
+
+
+def test_who_joins_later_is_no_other_life_for_it(place: MeetingPlace, job: str) -> None:
+    assert [place.join(job, node, life=Life(age, begun=True)) for node, age in (("node0", 9.0), ("node1", 0.5))] == [
+        1,
+        1,
+    ]
+    assert place.join(job, "node2") == 1, "how old it is there is not known"
+
+
+def test_a_job_that_has_not_begun_is_one_with_those_that_wait_for_it(place: MeetingPlace, job: str) -> None:
+    """A node of a rendezvous may come minutes after the others."""
+    assert place.join(job, "node0", life=Life(60.0, begun=False)) == 1
+    assert place.join(job, "node1", life=Life(-10.0, begun=False)) == 1
+
+
 def test_a_place_that_has_lost_all_gives_no_ordinal_that_was_there_before(place: MeetingPlace, job: str) -> None:
     assert place.join(job, "node0", 4) == 5
     assert place.join(job, "node1", 4) == 5
@@ -180,13 +205,14 @@ def test_who_told_alone_notes_it_where_nothing_is_noted(place: MeetingPlace, job
 
 def test_the_jobs_verdict_has_a_revision(place: MeetingPlace, job: str) -> None:
     key = Key(job, place.join(job, "node0"))
-    assert place.report(key) == (0, b"")
+    assert place.report(key) == Published()
     place.claim(key, "node0")
     place.mark(key, 1, "report", b"first")
-    revision, data = place.report(key)
+    revision, data, seconds = place.report(key)
+    assert 0 <= seconds < 60
     assert (revision, data) == (place.look(key, "node1", whole=False).report_revision, b"first")
     place.mark(key, 1, "report", b"second")
-    assert place.report(key) != (revision, b"first")
+    assert place.report(key)[:2] != (revision, b"first")
     assert place.look(key, "node1", whole=False).report_revision != revision
 
 

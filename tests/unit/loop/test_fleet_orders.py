@@ -60,11 +60,11 @@ def test_who_acknowledges_on_one_node_is_on_it_on_all_that_see_it() -> None:
     shared = Together(incident_id="llama-7b-9")
     here = incident(together=shared, acknowledged_by="anna", incident_id="a-1")
     there = incident(together=shared, incident_id="b-2")
-    assert give_acknowledged(two.here, [here, incident(incident_id="c")], NOW, WALL) == []
+    assert give_acknowledged(two.here, [here, incident(incident_id="c")], {}, NOW, WALL) == []
     two.hear()
-    assert give_acknowledged(two.there, [there], NOW, WALL) == [Acknowledged("b-2", "anna")]
+    assert give_acknowledged(two.there, [there], {}, NOW, WALL) == [Acknowledged("b-2", "anna")]
     taken = msgspec.structs.replace(there, acknowledged_by="anna")
-    assert give_acknowledged(two.there, [taken, incident(incident_id="b-3")], NOW, WALL) == []
+    assert give_acknowledged(two.there, [taken, incident(incident_id="b-3")], {}, NOW, WALL) == []
 
 
 def test_a_node_in_maintenance_says_which_jobs_run_there() -> None:

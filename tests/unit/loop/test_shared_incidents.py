@@ -10,12 +10,12 @@ from stallwatch.config_sections import FleetSection
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.errors import UsageError
 from stallwatch.fleet.company_seat import Companies
-from stallwatch.fleet.member import Local, Position
 from stallwatch.fleet.node_word import NodeWord
 from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place_settings import settings_of
+from stallwatch.fleet.position import Local, Position
 from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
