@@ -12,6 +12,11 @@ from stallwatch.formats.unreadable import Unreadable
 
 _PICKLE: Final = b"\x80"
 _LINE_BYTES: Final = 65_536
+_LOOK_BYTES: Final = 4_096
+# torch's handler of signals in a loader's worker writes its text with the byte that ends it in C (DataLoader.cpp).
+_FEW_NULS: Final = 2
+_BYTES_A_NUL: Final = 64
+_OF_TEXT: Final = bytes(range(7, 14)) + b"\0\x1b" + bytes(range(32, 256))
 _OF_A_JOB: Final = (b"ProcessGroup", b"Traceback (most", b"NCCL WARN")  # in a log that somebody pasted RAS' report into
 
 
@@ -28,13 +33,19 @@ def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tupl
         kind, read = parse
         return kind, read(data, source, look)
     data = as_utf8(data)
-    if b"\0" in data[:4096]:
+    if _is_binary(data[:_LOOK_BYTES]):
         raise Unreadable("it is neither a dump nor a log")
     if b"Job summary" in data and b"Communicators" in data and not any(mark in data for mark in _OF_A_JOB):
         return "ras", ras.parse_text(data)
     if stack_texts.is_stacks(data):
         return "stacks", stack_texts.parse(data, source, look)
     return "log", training_log.parse(data)
+
+
+def _is_binary(look: bytes) -> bool:
+    """Whether a file's first bytes are no text, which has a NUL now and then, and no other byte that prints nothing."""
+    nuls = look.count(0)
+    return nuls > _FEW_NULS + len(look) // _BYTES_A_NUL or (nuls > 0 and bool(look.translate(None, _OF_TEXT)))
 
 
 def _is_of_lines(data: bytes) -> bool:

@@ -52,7 +52,14 @@ def _width(lines: Sequence[str]) -> int | None:
     of_torch = [line.rstrip("\r") for line in lines if _OF_TORCH.search(line, 0, LONGEST_PREFIX)]
     width = max(map(len, lines), default=0) - (1 if lines and lines[0].endswith("\r") else 0)
     cut = sum(_is_cut(line, width) for line in of_torch)
-    return width if width in _WIDTHS and cut >= _FEWEST_CUT and 3 * cut >= len(of_torch) else None
+    sure = (cut >= _FEWEST_CUT and 3 * cut >= len(of_torch)) or (cut > 0 and _is_padded(lines, width))
+    return width if width in _WIDTHS and sure else None
+
+
+def _is_padded(lines: Sequence[str], width: int) -> bool:
+    """Whether a terminal's window was copied with the spaces behind its lines, so that all are as wide as it was."""
+    held = [line.rstrip("\r") for line in lines if line.strip()]
+    return len(held) >= _FEWEST_CUT and all(len(line) == width for line in held) and any(line[-1] == " " for line in held)
 
 
 def _is_cut(line: str, width: int) -> bool:

@@ -352,6 +352,13 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         "shared memory",
         r"(?:unable to allocate shared memory\(shm\)|insufficient shared memory \(shm\))",
     ),
+    # The loader's handler, in the worker that crashes: its rank then raises what says more, with its line.
+    pattern(
+        "dataloader_killed",
+        "encountered in worker",
+        r"Unexpected (?P<message>segmentation fault|floating-point exception|bus error) encountered in worker",
+        secondary=True,
+    ),
     pattern("open_files", "Too many open files", r"Too many open files"),
     pattern("open_files", "items of ancdata", r"received 0 items of ancdata"),
     pattern(

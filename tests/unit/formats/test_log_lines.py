@@ -114,3 +114,12 @@ def test_lines_of_a_logger_that_writes_json_are_read_with_their_rank() -> None:
     assert (event.exception, event.rank) == ("ValueError", 3)
     for other in ('{"a": {"b": 1}}', '{"loss": 0.1, "rank": 2}', '{"message": 7}', '{"rank": 1', '{"log": ['):
         assert parse(other.encode()).events[-1].text == other
+
+
+@pytest.mark.parametrize("width", range(100, 200, 9))
+def test_a_window_of_a_few_lines_that_was_copied_with_its_spaces_is_whole_again(width: int) -> None:
+    text = f"loading\n{timed_out('2.8', 4, 9387)}done\n"
+    window = [line[at : at + width].ljust(width) for line in text.splitlines() for at in range(0, len(line), width)]
+    timeout, status, *_ = parse("\n".join(window).encode()).events
+    assert (timeout.kind, timeout.seq, timeout.numel_out) == ("collective_timeout", 9387, 1)
+    assert (status.kind, status.enqueued, status.completed) == ("group_status", 9387, 9386)

@@ -101,3 +101,12 @@ def test_a_kind_of_failure_is_named_with_its_rank_and_nobody_else(kind: str) -> 
     log, accepted = KINDS[kind]
     found = verdict(log)
     assert (found.cause, found.culprits) in accepted, found.summary
+
+
+def test_a_loaders_crash_is_told_by_the_rank_that_raised_and_its_line() -> None:
+    of_worker = "ERROR: Unexpected segmentation fault encountered in worker.\n\0"
+    killed = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault. "
+    found = verdict(of_worker + raised(killed, 3))
+    assert (found.cause, found.culprits) == ("rank_raised", (3,))
+    assert "/job/train.py:77" in verdict(of_worker + RAISED.replace("ValueError: shard 17 is empty", killed)).summary
+    assert "segmentation fault" in verdict(of_worker).summary
