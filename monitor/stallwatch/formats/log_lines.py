@@ -57,9 +57,11 @@ def _width(lines: Sequence[str]) -> int | None:
 
 
 def _is_padded(lines: Sequence[str], width: int) -> bool:
-    """Whether a terminal's window was copied with the spaces behind its lines, so that all are as wide as it was."""
+    """Whether a terminal's window was copied with the spaces behind its lines: all are as wide as it was."""
     held = [line.rstrip("\r") for line in lines if line.strip()]
-    return len(held) >= _FEWEST_CUT and all(len(line) == width for line in held) and any(line[-1] == " " for line in held)
+    return (
+        len(held) >= _FEWEST_CUT and all(len(line) == width for line in held) and any(line[-1] == " " for line in held)
+    )
 
 
 def _is_cut(line: str, width: int) -> bool:

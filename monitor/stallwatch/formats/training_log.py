@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
+from stallwatch.formats.log_last_lines import error_like, last_lines
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, refilled, uncut, whole_lines
 from stallwatch.formats.log_mismatch import sides_of
@@ -87,28 +88,8 @@ _SIGNALS: Final = {
 _KERNELS: Final = re.compile(r"\[ *\d{1,10}\.\d{1,6}\] ")  # the kernel's own stamp
 _NUMBER_LIST: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 _MOST_RANKS: Final = 4_096  # that one line names
-# Of a log in which nothing is known: what a person would look at first.
-_ERROR_LIKE: Final = re.compile(
-    r"\b(?:error|errors|fatal|failed|failure|fail|exception|abort(?:ed)?|killed|panic|cannot|can't|unable to|denied"
-    r"|invalid|refused|timed out|mismatch|segfault|crash(?:ed)?|traceback \(most recent)\b|Error\b|Exception\b",
-    re.IGNORECASE,
-)
-# A metric, which no more tells of a failure than a loss does.
-_METRIC: Final = re.compile(
-    r"\b(?:\w+_)?(?:errors?|failure|mismatch)['\"]?\s*[:=]\s*-?(?:\d*\.\d+(?:e[+-]?\d+)?|\d+e-\d+)(?![\d.])",
-    re.IGNORECASE,
-)
-# A count of none; a try before the last; NCCL's information; c10d's word on an address family that it does not need.
-_NO_ERRORS: Final = re.compile(
-    r"\b(?:no|0|without|zero) (?:error|failure|exception)s?\b|\b(?:error|failure|exception)s ?[=:] ?0\b(?!\.)"
-    r"|\bretry(?:ing)?\b.*\battempt (\d+)(?:/| of )(?!\1\b)\d|\bNCCL INFO\b|^\[W.*errno: 97\b"
-    r"|has failed to shutdown the rendezvous",
-    re.IGNORECASE,
-)
-_MOST_ERROR_LIKE: Final = 5
 # What jobs print that go well, and those that do not: a log of these alone is one in which nothing is known.
 _NEWS: Final = frozenset(("nccl_init_started", "nccl_init_complete", "init_waiting", "trying_again", "clean_end"))
-_MOST_LAST_LINES: Final = 3
 # Parts of a log that are of one rank: multiprocessing's and Ray's of who raised, Composer's of what each rank wrote.
 _CHILD: Final = re.compile(r"-- Process (?P<local>\d+) terminated with the following error:")
 _SECTION: Final = re.compile(r"-{4,} ?(?P<mark>Begin|End) global rank (?P<rank>\d+) STD(?:OUT|ERR) ?-{4,}")
@@ -133,7 +114,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
         events = [replace(event, cut=True) if event.exception and event.line in ends else event for event in events]
     if not reading.kernel.events and all(event.kind in _NEWS for event in events):
         ended = max((event.line for event in events if event.kind == "clean_end"), default=0)
-        events += _error_like(lines, ended) or ([] if ended else _last_lines(lines))
+        events += error_like(lines, ended) or ([] if ended else last_lines(lines))
     tail = [line_of(strip_colours(line)) for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()
@@ -378,22 +359,3 @@ def _numbers_in(text: str) -> tuple[int, ...]:
 
 def _of_one_task(event: LogEvent) -> bool:
     return event.kind in ("process_failed", "memory_killed") and event.rank is None and len(event.ranks) == 1
-
-
-def _error_like(lines: list[str], after: int) -> list[LogEvent]:
-    """The last lines that look like errors, behind that line."""
-    found: list[LogEvent] = []
-    for number in range(len(lines), max(after, len(lines) - 4_000), -1):
-        line = read_line(lines[number - 1][:MAXIMUM_LINE])
-        if _ERROR_LIKE.search(_METRIC.sub("", line.text)) and not _NO_ERRORS.search(line.text):
-            found.append(LogEvent("error_like", line.text, number, secondary=True))
-            if len(found) == _MOST_ERROR_LIKE:
-                break
-    return found[::-1]
-
-
-def _last_lines(lines: list[str]) -> list[LogEvent]:
-    """The last lines that hold anything: what is left to show of a log in which nothing looks like an error."""
-    held = [(number, line) for number, line in enumerate(lines[-200:], max(1, len(lines) - 199)) if line.strip()]
-    read = ((number, read_line(line[:MAXIMUM_LINE])) for number, line in held[-_MOST_LAST_LINES:])
-    return [LogEvent("last_line", line.text, number, secondary=True, at=line.stamp or None) for number, line in read]
