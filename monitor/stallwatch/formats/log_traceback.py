@@ -7,7 +7,7 @@ from typing import Final
 from stallwatch.model.evidence import CodeFrame
 
 _START: Final = re.compile(
-    r" ?(?:  \+ Exception Group )?Traceback \(most recent call last\):"
+    r" ?(?:  \+ Exception Group )?Traceback \(most recent call last\):(?: \(RANK (?P<rank>\d{1,6})\)\s*$)?"
     r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
 )
 # Exception groups and rich's boxes draw lines before theirs.
@@ -38,6 +38,13 @@ def starts(text: str) -> bool:
     return _START.match(text) is not None
 
 
+def raised_by(text: str) -> int | None:
+    """Whose traceback a line begins that another process passes on, as torch's distributed checkpoint does in each rank
+    with those of all that failed: by the rank in its group. None of a process' own."""
+    match = _START.match(text)
+    return int(match["rank"]) if match and match["rank"] else None
+
+
 def demangled(name: str) -> str:
     """Given a C++ type as the compiler names it, "N3c1016DistBackendErrorE", return "c10::DistBackendError"; what it
     holds between <> is left out, and another name is returned as it is."""
@@ -58,8 +65,11 @@ class Traceback:
     """Fed with the lines after START (`headless` where that line is lost); `done` once the exception's line has come or
     the block broke off."""
 
-    def __init__(self, *, headless: bool = False, ignored: bool = False, chained: bool = False) -> None:
+    def __init__(
+        self, *, headless: bool = False, ignored: bool = False, chained: bool = False, of_rank: int | None = None
+    ) -> None:
         self._headless = headless
+        self.of_rank = of_rank  # another one's, which this process passes on
         self.chained = chained  # to the traceback before it
         self.ignored = ignored  # Python went on: it came from a finaliser, or from the interpreter's end
         self.done = False

@@ -36,6 +36,7 @@ from stallwatch.formats.log_traceback import (
     Traceback,
     demangled,
     lone_exception,
+    raised_by,
     starts,
     undrawn,
 )
@@ -234,7 +235,9 @@ class _Reading:
         if CHAINED.match(text):
             self._chained.add(writer)
         if starts(line.text) or starts(text):
-            self._tracebacks[writer] = Traceback(ignored=writer in self._ignored, chained=writer in self._chained)
+            self._tracebacks[writer] = Traceback(
+                ignored=writer in self._ignored, chained=writer in self._chained, of_rank=raised_by(text)
+            )
             self._ignored.discard(writer)
             self._chained.discard(writer)
             return True
@@ -251,6 +254,7 @@ class _Reading:
             secondary = open_one.ignored or any(event.secondary for event in _events(line, number))
             event = _of_exception(line, number, open_one.exception, open_one.message)
             event = replace(event, frame=open_one.frame, secondary=secondary, chained=open_one.chained)
+            event = replace(event, passed_from=open_one.of_rank)
             if self._child is not None and event.local_rank is None:
                 event = replace(event, local_rank=self._child)
             if self._worker is not None and event.rank is None:

@@ -125,7 +125,7 @@ _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Group|Warni
 _WRAPPERS: Final = frozenset({
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "ExceptionGroup", "RendezvousClosedError",
     "RayTaskError", "RayActorError", "ActorDiedError", "WorkerCrashedError", "CalledProcessError", "JobFailedError",
-    "ActorUnavailableError", "TrainingFailedError", "WorkerGroupError",
+    "ActorUnavailableError", "TrainingFailedError", "WorkerGroupError", "CheckpointException",
 })  # fmt: skip
 # Libraries that talk to the world outside the job: a connection that they lost is this rank's own trouble.
 _OUTSIDE: Final = (

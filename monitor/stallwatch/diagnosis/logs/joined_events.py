@@ -16,7 +16,7 @@ _OF_HCCL: Final = re.compile(r"hccl function error|ops function error: hccl", re
 
 def merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
     """An exception whose last line means more by itself comes as two events of one line: it is told once, as that."""
-    events = _with_reasons(events)
+    events = _by_whom_they_are(_with_reasons(events))
     others = {(event.source, event.line): event for event in events if event.kind != "exception"}
     exceptions = {(event.source, event.line) for event in events if event.kind == "exception"}
     told = []
@@ -38,6 +38,21 @@ def merged(events: Sequence[LogEvent]) -> list[tuple[LogEvent, str]]:
         elif event.kind == "exception" or (event.source, event.line) not in exceptions:
             told.append((event, event.kind))
     return told
+
+
+def _by_whom_they_are(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """What ranks pass on to each other, once and as its own rank's. That one counts within their group: it is the job's
+    where its own log, too, tells of it, or rank 0's alone does."""
+    tellers = {event.rank for event in events if event.passed_from is not None and event.rank is not None}
+    out: dict[tuple[object, ...], LogEvent] = {}
+    for at, event in enumerate(events):
+        if event.passed_from is None:
+            out[at,] = event
+            continue
+        rank = event.passed_from if event.passed_from in tellers or tellers <= {0} else None
+        key = event.passed_from, event.exception, event.message
+        out.setdefault(key, msgspec.structs.replace(event, rank=rank, local_rank=None))
+    return list(out.values())
 
 
 def _with_reasons(events: Sequence[LogEvent]) -> list[LogEvent]:

@@ -1,0 +1,43 @@
+"""What a process prints of another one's failure: whose it is, and that nobody who only passes it on is named."""
+
+import pytest
+
+from tests.builders.texts import RAISED, marked, ranked, timed_out, told, verdict
+
+FULL = "OSError: [Errno 28] No space left on device"
+_CHECKPOINT = "/env/lib/python3.12/site-packages/torch/distributed/checkpoint"
+
+
+def _checkpoint(*failed: int, why: str = FULL) -> str:
+    """torch.distributed.checkpoint.api.CheckpointException, which each rank of the group raises."""
+    last = "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys"
+    own = RAISED.replace("ValueError: shard 17 is empty", f"{last}([{', '.join(map(str, failed))}])")
+    of_others = "".join(
+        f"Traceback (most recent call last): (RANK {rank})\n"
+        f'  File "{_CHECKPOINT}/filesystem.py", line 640, in write_data\n    stream.flush()\n{why}\n'
+        for rank in failed
+    )
+    return own + of_others + "\n"
+
+
+@pytest.mark.parametrize("tellers", [(0,), (5,), (0, 5), (0, 1, 5, 7), tuple(range(8))])
+def test_a_checkpoints_failure_is_the_rank_s_that_it_names(tellers: tuple[int, ...]) -> None:
+    assert told("".join(ranked(_checkpoint(5), rank) for rank in tellers)) == ("rank_raised", (5,))
+
+
+def test_a_checkpoint_names_all_that_failed() -> None:
+    found = verdict("".join(ranked(_checkpoint(1, 2), rank) for rank in range(4)))
+    assert (found.culprits, found.waiting) == ((1, 2), "0,3")
+    assert "df -h" in found.next_steps[0]
+    assert told(_checkpoint(3)) == ("rank_raised", (3,))
+
+
+@pytest.mark.parametrize("tellers", [(4, 5, 6, 7), (2, 6), (9,)])
+def test_of_a_group_that_is_not_the_whole_job_nobody_is_named(tellers: tuple[int, ...]) -> None:
+    """It counts ranks within its group: the second of these four is rank 5."""
+    assert told("".join(ranked(_checkpoint(1), rank) for rank in tellers)) == ("rank_raised", ())
+
+
+def test_a_checkpoint_in_which_a_peer_had_gone_accuses_nobody() -> None:
+    lost = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:18849"
+    assert told("".join(ranked(_checkpoint(1, why=lost), rank) for rank in range(3))) == ("undecided", ())
