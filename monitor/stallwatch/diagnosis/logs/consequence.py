@@ -2,7 +2,6 @@
 line tells a cause, or what it did to others."""
 
 import re
-from collections.abc import Sequence
 from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final, NamedTuple
 
@@ -360,40 +359,3 @@ def was_tried_again(event: LogEvent, kind: str) -> bool:
 
 def _text(event: LogEvent) -> str:
     return f"{event.exception or ''} {event.message or ''} {event.text}".lower()
-
-
-# Whom a launcher ended, by its own word or by what it lists.
-
-
-def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
-    """Whom a launcher said that it would end did not end by itself."""
-    ended = {(one.event.source, one.event.pid) for one in told if one.kind == "terminated"}
-    killing: dict[str, int] = {}  # the line from which on a launcher ends all
-    failed: dict[str, int] = {}
-    for one in told:
-        event = one.event
-        if one.kind in ("killing", "cancelled"):
-            killing[event.source] = min(event.line, killing.get(event.source, event.line))
-        elif one.kind == "process_failed" and event.exit_signal not in SENT:
-            failed[event.source] = min(event.line, failed.get(event.source, event.line))
-    listed = [one.event for one in told if "RUNNING AT" in one.event.text]
-    out = []
-    for one in told:
-        event = one.event
-        if one.kind in PROCESS_ENDS and not one.consequence and event.exit_signal in SENT:
-            before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
-            if (event.source, event.pid) in ended or before < event.line:
-                one = one._replace(consequence="the launcher ended it")
-        if event in listed and not one.consequence and _is_cleared_away(event, listed):
-            one = one._replace(consequence="mpirun ends all that are left when one has ended")
-        out.append(one)
-    return out
-
-
-def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:
-    """Hydra kills whoever is left, and lists them all by rank: the one that ended otherwise had ended by itself; of
-    several killed ones, or where a line is lost, nothing tells which."""
-    if event.exit_code is not None or event.exit_signal not in (None, *SENT):
-        return False
-    others = [other for other in listed if other.source == event.source and other.line != event.line]
-    return any(other.exit_code is not None or other.exit_signal != SIGTERM for other in others)

@@ -2,7 +2,7 @@
 is not always the cause."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final
 
@@ -13,11 +13,16 @@ from stallwatch.diagnosis.logs.consequence import (
     TRIED_AGAIN,
     TRIED_BEFORE,
     LoggedFailure,
-    announced,
     is_of_training,
     meaning,
     means_nothing,
     was_tried_again,
+)
+from stallwatch.diagnosis.logs.ended_by_launcher import (
+    announced,
+    is_one_of_several,
+    left_after,
+    was_ended_after_a_root,
 )
 from stallwatch.diagnosis.logs.joined_events import merged
 from stallwatch.diagnosis.logs.later_failures import is_before, later_failures
@@ -279,16 +284,10 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
         why = reasons.get(id(one), "")
         if one in ends and first_aborted and not why and one.event.exit_signal is None:
             why = "the first that the launcher saw had waited in vain"
-        elif one in ends and not why and any(_left_after(one.event, first) for first in first_raised):
+        elif one in ends and not why and any(left_after(one.event, first) for first in first_raised):
             why = "the launcher had seen another leave with the same exit code, by an exception of its own"
         out.append(one._replace(consequence=why) if why and not one.consequence else one)
     return out
-
-
-def _left_after(event: LogEvent, first: LogEvent) -> bool:
-    """Whether a process left by itself as the first did that its launcher saw on that host; both by exit codes."""
-    same = (event.exit_code, event.exit_signal, event.host) == (first.exit_code, None, first.host)
-    return same and not event.first
 
 
 def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, int, int, float, str, int]:
@@ -311,23 +310,3 @@ def _order(one: LoggedFailure, causes: Sequence[LoggedFailure]) -> tuple[int, in
     priority = 2 if again else 0 if is_first else 1
     unknown = 0 if one.rank is not None else 1 if one.kind == "node_failed" and event.host else 2
     return strength, priority, unknown, when if comparable else 0.0, event.source, event.line
-
-
-def was_ended_after_a_root(end: LoggedFailure, ends: Iterable[LoggedFailure], raised: Iterable[LoggedFailure]) -> bool:
-    """Whether torchrun's table, in which a killed rank is not the first, lists whom it ended: it kills by SIGKILL who
-    does not heed SIGTERM. Not where the first that it saw had only lost a peer."""
-    listed = [other for other in ends if (other.event.source, other.kind) == (end.event.source, "launcher_failure")]
-    roots = {other.rank for other in listed if other.event.first}
-    of_roots = [one.consequence for one in raised if one.rank in roots]
-    return any(other.event.exit_signal == SIGTERM for other in listed) and (not of_roots or not all(of_roots))
-
-
-def is_one_of_several(end: LoggedFailure, ends: Iterable[LoggedFailure]) -> bool:
-    """Whether this launcher saw another rank end by the same signal."""
-    event = end.event
-    return any(
-        other.rank != end.rank
-        and (other.event.source, other.event.exit_signal) == (event.source, event.exit_signal)
-        and other.kind == end.kind
-        for other in ends
-    )
