@@ -155,10 +155,10 @@ def _silent(
     spoke: frozenset[int],
 ) -> Blame | None:
     """Members that printed nothing, where all others wait in one operation. A rank whose log was not given is no silent
-    one: it must have one of its own, or the log of those that wait must be one that it writes to. Nor where nothing
-    names the group: torch up to 2.1, which does not, aborts at once, and others are cleared away before they speak;
-    as they are where a communicator broke."""
-    waited = group.waited if group.key != ("", "") and not group.broke else None
+    one: it must have one of its own, or the log of those that wait must be one that it writes to. Nor where Ray counts
+    some without their ranks, nor where nothing names the group: torch up to 2.1, which does not, aborts at once, and
+    others are cleared away before they speak; as they are where a communicator broke."""
+    waited = group.waited if group.key != ("", "") and not group.broke and not group.folded else None
     at = [w for w in group.waiters.values() if w.seq == waited]
     behind_root = [w for w in group.waiters.values() if w.seq != waited]
     if not all(waiter.operation for waiter in group.waiters.values()):

@@ -181,6 +181,8 @@ _REASONS: Final = tuple(
         (r"std::bad_alloc", "memory_allocation"),
     )
 )
+# Ray shows one of the lines that several processes wrote alike but for their numbers, and counts the others.
+_FOLDED: Final = re.compile(r"\[repeated \d+x across cluster\]")
 _NO_FAMILY: Final = "errno: 97"  # EAFNOSUPPORT: the other address family is tried next
 _LINK_NEWS: Final = re.compile(
     r"port active|GID (?:table )?change|re-?registration|(?:LID|SM) change|GID_CHANGE", re.IGNORECASE
@@ -348,6 +350,11 @@ def means_nothing(event: LogEvent) -> bool:
 def _stale(event: LogEvent) -> bool:
     """More came to the store than the job has ranks."""
     return event.joined is not None and event.expected is not None and event.joined > event.expected
+
+
+def is_of_several(event: LogEvent) -> bool:
+    """Whether other processes wrote the same, of which the log keeps no more than a count."""
+    return _FOLDED.search(event.text) is not None
 
 
 def was_tried_again(event: LogEvent, kind: str) -> bool:

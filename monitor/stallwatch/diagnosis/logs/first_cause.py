@@ -13,6 +13,7 @@ from stallwatch.diagnosis.logs.consequence import (
     TRIED_AGAIN,
     TRIED_BEFORE,
     LoggedFailure,
+    is_of_several,
     is_of_training,
     meaning,
     means_nothing,
@@ -59,12 +60,22 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
         if not means_nothing(event)
     ]
     told = later_failures(_ends(_owned(_survived(announced(_retries(_chained(_compared(read)), events))))), events)
-    worth = [one for one in told if one.kind not in _NOT_TOLD]
+    worth = [one for one in _folded(told) if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
     if first is None:
         return tuple(worth)
     return (first, *(one for one in worth if one is not first))
+
+
+def _folded(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
+    """What several ranks told, of which the log keeps some, is nobody's: the others would stand there as innocent."""
+    several = {_what(one) for one in told if is_of_several(one.event)}
+    return [one._replace(rank=None) if _what(one) in several and one.kind not in TIMEOUTS else one for one in told]
+
+
+def _what(one: LoggedFailure) -> tuple[str, str]:
+    return one.kind, (one.event.exception or "").rpartition(".")[2]
 
 
 def only_warned(told: Sequence[LoggedFailure]) -> bool:
@@ -95,7 +106,7 @@ def _same_failure(one: LoggedFailure, other: LoggedFailure) -> bool:
         ends = [(end.event.exit_code, end.event.exit_signal) for end in (one, other)]
         alone = one.event.exit_signal in _OF_ITS_OWN
         return ends[0] == ends[1] and (one.event.first or not other.event.first or alone)
-    return (one.event.exception or "").rpartition(".")[2] == (other.event.exception or "").rpartition(".")[2]
+    return _what(one) == _what(other)
 
 
 def _compared(told: list[LoggedFailure]) -> list[LoggedFailure]:

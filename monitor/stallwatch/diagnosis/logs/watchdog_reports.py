@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from stallwatch.diagnosis.logs.consequence import is_of_several
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import named_ranks
 from stallwatch.model.evidence import CodeFrame, LogEvent
@@ -46,6 +47,7 @@ class GroupReading:
         self.sources: dict[str, set[int]] = defaultdict(set)
         self.comparable = True
         self.goes_on = False  # a log tells more than the waits: what the others had to say would stand in it
+        self.folded = False  # a log keeps no more than a count of what some ranks wrote
         self.broke = False  # by an error of a communicator: at once, and for each rank in its own time
 
     @property
@@ -120,6 +122,7 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
         group = groups.setdefault(key, GroupReading(key[1], key))
         group.sources[event.source].add(rank)
         group.broke |= event.kind == "collective_broke"
+        group.folded |= is_of_several(event)
         group_rank = event.group_rank if event.group_rank is not None else (named.group_rank if named else None)
         if group_rank is not None:
             group.places[group_rank].add(rank)

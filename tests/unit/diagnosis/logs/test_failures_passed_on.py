@@ -41,3 +41,28 @@ def test_of_a_group_that_is_not_the_whole_job_nobody_is_named(tellers: tuple[int
 def test_a_checkpoint_in_which_a_peer_had_gone_accuses_nobody() -> None:
     lost = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:18849"
     assert told("".join(ranked(_checkpoint(1, why=lost), rank) for rank in range(3))) == ("undecided", ())
+
+
+_MORE = " [repeated 7x across cluster]"
+_WORKER = "(WorkerDict pid={}) "
+
+
+def _of_worker(rank: int, more: str = "") -> str:
+    log = RAISED.replace("ValueError: shard 17 is empty", f"RuntimeError: CUDA error: invalid argument{more}")
+    return marked(ranked(log, rank), _WORKER.format(4700 + rank))
+
+
+@pytest.mark.parametrize("texts", [(_of_worker(3, _MORE),), (_of_worker(3), _of_worker(5, _MORE))])
+def test_of_what_several_workers_wrote_ray_shows_one_and_that_one_is_not_named(texts: tuple[str, ...]) -> None:
+    """LogDeduplicator: lines of several processes that differ in numbers alone are one, with a count, after 5 s."""
+    assert told("".join(texts)) == ("rank_raised", ())
+    assert told(_of_worker(3)) == ("rank_raised", (3,))
+
+
+def test_who_is_counted_among_those_that_wait_is_not_silent() -> None:
+    waits = "".join(timed_out("2.6", rank, 9) for rank in (0, 1, 3, 4, 6, 7))
+    end = "E1128 21:20:00.100000 4990 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -6)"
+    end += " local_rank: 0 (pid: 4700) of binary: /env/bin/python\n"
+    assert told(waits + timed_out("2.6", 2, 9) + end) == ("not_entered", (5,))
+    folded = timed_out("2.6", 2, 9).replace("\n", " [repeated 2x across cluster]\n")
+    assert told(waits + folded + end) == ("undecided", ())
