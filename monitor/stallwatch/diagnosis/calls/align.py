@@ -162,7 +162,7 @@ def _expected(
     new = {what for what, ranks in classes.items() if is_lined and any(calls[r].site not in sites for r in ranks)}
     again = [what for what in classes if is_lined and is_enough and what not in new]
     ends = all(signature.is_barrier(what[0]) for what in new)
-    if len(again) == 1 and (ends or any(_goes_round(members[r], seq, calls[r]) for r in classes[again[0]])):
+    if len(again) == 1 and any(_goes_round(members[r], seq, calls[r], or_begins=ends) for r in classes[again[0]]):
         return again[0], "site"
     usual = _usual(members, seq, classes, calls)
     if len(usual) == 1:
@@ -171,7 +171,8 @@ def _expected(
     known = [what for what in classes if what in past]
     one_operation = len({what[0] for what in classes}) == 1
     others_are_barriers = all(signature.is_barrier(what[0]) for what in classes if what not in past)
-    if len(known) == 1 and ((one_operation and not new) or others_are_barriers):
+    goes_on = any(_goes_round(members[r], seq, calls[r], or_begins=True) for what in known for r in classes[what])
+    if len(known) == 1 and ((one_operation and not new) or (others_are_barriers and goes_on)):
         return known[0], "history"  # against a size, a dtype or a barrier that the group had never seen
     starts = {
         keys[0] for member in members.values() if member.stream.first_seq <= 1 and (keys := member.keys_before(seq))
@@ -229,11 +230,19 @@ def _by_number(member: GroupStream, seq: int) -> Iterator[tuple[int, Call]]:
             yield number, call
 
 
-def _goes_round(member: GroupStream, seq: int, call: Call) -> bool:
-    """Whether this line has followed that of the call before: another round of what the group had done. At the end of a
-    first round one goes on to a line that is new, and who left that out is back at the first line."""
-    sites = [earlier.site for earlier in member.calls_before(seq)]
-    return member.call_at(seq - 1) is not None and (sites[-1], call.site) in pairwise(sites)
+def _goes_round(member: GroupStream, seq: int, call: Call, *, or_begins: bool) -> bool:
+    """Whether this call, by its line where lines are known, has followed the one before: another round of what the
+    group had done. A call that was there before, in a place where it never was, may be one too many as well.
+
+    `or_begins`: or whether it is what the group began with, and what came before was new. At the end of a first round
+    one goes on to a line that is new, and who left that out is back at the first line; nobody leaves out a barrier.
+    """
+    earlier: list[Hashable] = [one.site if call.site else key(one) for one in member.calls_before(seq)]
+    what = call.site or key(call)
+    if member.call_at(seq - 1) is None:
+        return False
+    begins = or_begins and what == earlier[0] and earlier[-1] not in earlier[:-1]
+    return begins or (earlier[-1], what) in pairwise(earlier)
 
 
 def _keeps_to_line(member: GroupStream, seq: int, call: Call) -> bool:

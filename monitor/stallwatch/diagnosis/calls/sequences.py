@@ -5,7 +5,7 @@ because a collective carries its number in its group: what most ranks call after
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -125,7 +125,7 @@ def _first_departure(
             return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, due))
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
             loop = {token: call for token, call in nexts[before.key].items() if token != here.token}
-            if any(step.token in loop for step in steps[:place]):  # it waits at the end, its peers go round again
+            if _goes_round(steps[:place], loop):  # it waits at the end, its peers go round again
                 return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, loop))
         if place < max(_MIN_HISTORY, met):
             continue
@@ -138,6 +138,14 @@ def _first_departure(
         if own and here.call not in own and not _recurs(calls, place):
             return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(own, key=_order)))
     return None
+
+
+def _goes_round(steps: Sequence[ProgramCall], loop: Collection[Token]) -> bool:
+    """Whether one of these calls has followed the last one before, or is the first of all, and nothing has followed the
+    last one yet. What was called before in another place may be one call too many as well."""
+    last = steps[-1].token
+    followers = {after.token for here, after in pairwise(steps) if here.token == last} or {steps[0].token}
+    return not followers.isdisjoint(loop)
 
 
 def _as_own(steps: Sequence[ProgramCall], here: ProgramCall, due: Mapping[Token, Call]) -> tuple[Call, ...]:
