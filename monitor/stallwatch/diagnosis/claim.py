@@ -1,6 +1,6 @@
 """What an explanation says when it fits, and how facts are worded."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -239,7 +239,25 @@ def _is_at_the_end(analysis: Analysis, rank: int) -> bool:
     call = None if wait is None else analysis.case.call(rank, wait.pending)
     if wait is None or call is None or not signature.is_barrier(call.operation):
         return False
-    return analysis.case.groups[wait.point.group].is_default and calls_of(analysis.case, rank).count(call) == 1
+    if not analysis.case.groups[wait.point.group].is_default or calls_of(analysis.case, rank).count(call) != 1:
+        return False
+    return not _has_gone_round_as_often(
+        analysis, rank, {other.rank for other in analysis.graph.waits if other.point == wait.point}
+    )
+
+
+def _has_gone_round_as_often(analysis: Analysis, rank: int, there: Collection[int]) -> bool:
+    """Whether, in groups of some kind, a rank has made as many calls as one that waits there with it and has not left
+    its program: then it has been through the loop to its end."""
+    made = _calls_by_kind(analysis.case, rank)
+    others = set(there) - {rank} - {departure.rank for departure in analysis.departures}
+    return any(made.items() & _calls_by_kind(analysis.case, other).items() for other in others)
+
+
+def _calls_by_kind(case: Case, rank: int) -> dict[str, int]:
+    """How many collectives a rank has called in its group of each kind, but for the default one."""
+    groups = [(case.groups[case.group_of[rank, i]], s) for i, s in enumerate(case.summaries[rank].streams)]
+    return {family(group.description): stream.last_seq for group, stream in groups if not group.is_default}
 
 
 def perhaps_members(case: Case, group: int) -> list[int]:

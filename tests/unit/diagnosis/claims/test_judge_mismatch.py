@@ -247,5 +247,23 @@ def test_who_stands_at_the_end_has_left_the_loop_whatever_its_ring_shows_first(k
     assert (verdict.cause, verdict.culprits) == ("data_exhausted", (0,))
 
 
+def test_who_left_out_a_call_and_waits_at_the_end_with_those_that_did_not_has_not_left_the_loop() -> None:
+    """Rank 3 lacks a call of its pair alone, which rank 2 waits in; ranks 4 to 7 have come to the end as it has."""
+    columns = [Group(str(1 + n), f"ep{n}", (2 * n, 2 * n + 1), 1) for n in range(4)]
+    rows = [Group(str(5 + n), f"dp{n}", pair, 2) for n, pair in enumerate(((0, 2), (1, 3), (4, 6), (5, 7)))]
+    end, ranks = Call(world(8), "barrier", line=200), []
+    for rank in range(8):
+        forward, back = (Call(columns[rank // 2], elements=8, line=line) for line in (10, 60))
+        row = next(group for group in rows if rank in group.ranks)
+        step = (forward, forward, back, back, Call(row, elements=5, line=90))
+        calls = [*step * 4]
+        if rank == 3:
+            del calls[8]
+        calls = {0: calls, 2: calls[:-1]}.get(rank, [*calls, end])
+        ranks.append(Rank(rank, tuple(calls), len(calls) - 1, backend="gloo"))
+    told = judge(evidence(*ranks)).verdicts[0]
+    assert (told.cause, told.culprits) == ("group_order", (3,))
+
+
 def _last(ring: Recorder, kept: int) -> Recorder:
     return replace(ring, operations=ring.operations[-kept:])
