@@ -41,6 +41,11 @@ class CommunicationCall(msgspec.Struct, frozen=True):
         """The training thread is in a collective, by its stack, as another thread may be."""
         return bool(self.in_collective) and not self.is_transfer
 
+    @property
+    def names_collective(self) -> bool:
+        """Whether it is one by name: a `Work.wait`, which has none, may be of a transfer that no recorder shows."""
+        return self.is_collective and self.collective is not None
+
 
 class RankProgress(msgspec.Struct, frozen=True):
     """Whether it moves over two looks, and whether what it does ends by itself."""

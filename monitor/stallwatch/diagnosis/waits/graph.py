@@ -84,7 +84,8 @@ def build(case: Case, pace: Pace) -> Graph:
         else:
             found, open_ranks = _collective_blockers(case, point, frontiers, moving)
         blockers[point], unknown[point] = tuple(found), tuple(open_ranks)
-    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or _names_collective(case, wait.rank)}
+    # A wait without a name may be of a transfer that no recorder shows, whatever another of its threads waits in.
+    waiting_ranks = {wait.rank for wait in waits if wait.lane == 0 or case.activity(wait.rank).call.names_collective}
     unrecorded = tuple(rank for rank in case.observed if waits_unrecorded(case, rank, waiting_ranks))
     perhaps = tuple(rank for rank in case.observed if rank not in unrecorded and may_wait(case, rank, waiting_ranks))
     return Graph(
@@ -111,13 +112,6 @@ def _recorded_waits(case: Case, pace: Pace) -> tuple[list[Wait], set[int]]:
             point = Point(group, 0, rank, pending.record) if pending.transfers else Point(group, pending.seq)
             waits.append(Wait(rank, lane, point, pending, stuck))
     return waits, moving
-
-
-def _names_collective(case: Case, rank: int) -> bool:
-    """Whether its training thread stands in a collective by name: a `Work.wait`, which has none, may be of a transfer
-    that no recorder shows, whatever another of its threads waits in."""
-    call = case.activity(rank).call
-    return call.is_collective and call.collective is not None
 
 
 def _is_inside_call(case: Case, rank: int, lane: int) -> bool:

@@ -322,7 +322,8 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
         if stands and seen:
             return sorted(seen)  # gloo records no transfers: without its stack a rank may stand in one
         hidden = [rank for rank in found - seen if _may_stand_in_transfer(case, rank)]
-        if len(hidden) > 1 or (hidden and (stands or perhaps or seen - perhaps)):
+        in_transfers = [rank for rank in stands if not case.activity(rank).call.names_collective]
+        if len(hidden) > 1 or (hidden and (in_transfers or perhaps or seen - perhaps)):
             return sorted(seen - perhaps)  # it, or whom it waits for: one of those that are seen elsewhere
         if found:
             return sorted(found)

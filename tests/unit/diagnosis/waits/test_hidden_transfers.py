@@ -9,6 +9,7 @@ from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loo
 
 W4 = world(4)
 STEPS = loop(W4, 6)
+IN_REDUCE = (CodeFrame("all_reduce", IN_RECV[0].filename, 3000), *IN_RECV[1:])
 NATIVE = (CodeFrame("exchange", "/srv/job/ring.py", 40), *SLEEPS[1:])  # a call into C shows no frame of its own
 
 
@@ -50,6 +51,18 @@ def test_under_gloo_of_several_without_a_stack_one_may_stand_in_a_transfer_with_
     verdict = judge(evidence(*waits, *unseen)).verdicts[0]
     assert verdict.culprits == culprits, verdict.summary
     assert culprits or "a stack of ranks 2-3" in verdict.missing
+
+
+@pytest.mark.parametrize(("frames", "culprits"), [(IN_RECV, ()), (IN_REDUCE, (2,))])
+def test_under_gloo_one_without_a_stack_is_in_no_transfer_where_those_without_a_dump_stand_in_collectives(
+    frames: tuple[CodeFrame, ...], culprits: tuple[int, ...]
+) -> None:
+    """Rank 3 stands in a message, for which rank 2 may wait as well; or in what all others wait in."""
+    waits = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend="gloo") for r in (0, 1)]
+    unseen = Rank(2, STEPS, backend="gloo", wchan="futex_do_wait")
+    undumped = Rank(3, dumped=False, frames=frames, wchan="futex_do_wait", backend="gloo")
+    verdict = judge(evidence(*waits, unseen, undumped)).verdicts[0]
+    assert (verdict.culprits, verdict.confidence) == (culprits, "possible"), verdict.summary
 
 
 @pytest.mark.parametrize("unseen", [False, True])
