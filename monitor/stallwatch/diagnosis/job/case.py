@@ -95,7 +95,9 @@ class Case:
         self._identify()
         self._complete_families()
         take_back(self)
-        self.untold = untold_backends(self.summaries, self.streams)  # back ends whose recorders tell of no end
+        in_transfers = [rank for rank in self.summaries if self.activity(rank).call.is_transfer]
+        # Back ends whose recorders tell of no end.
+        self.untold = untold_backends(self.summaries, self.streams, in_transfers)
         doubt(self)
         self._sizes = self._sizes_of_families()
         self._places = {g.index: {member: place for place, member in enumerate(g.ranks)} for g in self.groups}

@@ -8,7 +8,7 @@ is not known whether anything ends.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -92,19 +92,24 @@ _APART_NS = 2_000_000_000  # times of capture are accurate to a second
 
 
 def untold_backends(
-    summaries: Mapping[int, RankSummary], groups: Iterable[Mapping[int, GroupStream]]
+    summaries: Mapping[int, RankSummary],
+    groups: Iterable[Mapping[int, GroupStream]],
+    in_transfers: Collection[int] = (),
 ) -> frozenset[str]:
-    """Given all ranks' summaries and each group's members, return the back ends whose recorders tell of no end.
+    """Given all ranks' summaries, each group's members and who stands in a send or receive by its stack, return the
+    back ends whose recorders tell of no end.
 
     One rank may have nothing unfinished while another's entries show that the recorder does tell; and one that called
-    little does not contradict those by which nothing is ever told.
+    little does not contradict those by which nothing is ever told. Where nothing has ended a job may stand in its first
+    call; not so one of which a host has gone on to a message.
     """
     seen: dict[str, set[str]] = {}
     for summary in summaries.values():
         for backend, completion in zip(summary.backends, summary.completion, strict=False):
             if any(stream.backend == backend for stream in summary.streams):
                 seen.setdefault(backend, set()).add(completion)
-    no_end_told = ({"all_retired"}, {"none_retired"}, {"none_retired", "none_yet"})
+    no_end_told = [{"all_retired"}, {"none_retired"}, {"none_retired", "none_yet"}]
+    no_end_told += [{"none_yet"}] if in_transfers else []
     silent = {backend for backend, found in seen.items() if found in no_end_told}
     unsure = {backend for backend, found in seen.items() if "states" not in found} - silent
     for members in groups:

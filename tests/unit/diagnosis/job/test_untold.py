@@ -116,6 +116,14 @@ def test_the_first_call_of_a_job_may_hang_without_anything_ever_having_ended() -
     assert _first(rewritten(first, "never")).cause == "comm_stuck"
 
 
+def test_where_hosts_have_gone_on_to_a_message_what_nothing_says_has_ended_is_not_what_they_wait_in() -> None:
+    pair = world(2)
+    standing = evidence(
+        *(Rank(rank, loop(pair, 1)[:1], 0, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for rank in (0, 1))
+    )
+    assert _first(standing).cause == "p2p_unmatched"
+
+
 def test_a_dump_taken_before_the_call_lacks_it_in_health() -> None:
     told = rewritten(ABSENT, "issued")
     ranks = tuple(msgspec.structs.replace(rank, recorders=rank.recorders[:1]) for rank in told.ranks)
