@@ -4,7 +4,7 @@ step, so that a call too many or too few, or a silent difference of type, is tol
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -204,19 +204,10 @@ def one_off(case: Case, group: int) -> list[Drift]:
 
     Groups of more than some thousand members are compared only as far as all their calls are the same.
     """
-    members = case.streams[group]
-    if len(members) > _MEMBERS_COMPARED or all_alike(members):
-        return []
-    sites = {rank: _sites(member) for rank, member in case.streams[group].items()}
-    sites = {rank: lines for rank, lines in sites.items() if lines}
-    if len(sites) < 3:
-        return []  # of two, nothing tells which is off
-    usual = _usual(sites)
     description = case.groups[group].description
     found = []
-    for rank, lines in sorted(sites.items()):
-        seq = next((n for n in sorted(lines) if n in usual and lines[n] != usual[n]), None)
-        if seq is None or any(lines.get(n) != usual.get(n) for n in range(seq - _SETTLED, seq)):
+    for rank, seq, lines, usual in apart_by_lines(case.streams[group]):
+        if any(lines.get(n) != usual.get(n) for n in range(seq - _SETTLED, seq)):
             continue
         for shift, what in ((1, "one call too few"), (-1, "one call too many")):
             pairs = [(lines.get(n), usual.get(n + shift)) for n in range(seq + (shift < 0), seq + _SHIFTED)]
@@ -229,6 +220,31 @@ def one_off(case: Case, group: int) -> list[Drift]:
                 found.append(Drift(description, case.groups[group].ranks, seq, (rank,), "count", reason, shift))
                 break
     return found
+
+
+class ApartByLines(NamedTuple):
+    """A member of at least three, and the first number that it called from another line than most of them."""
+
+    rank: int
+    seq: int
+    lines: Mapping[int, str]  # by number
+    usual: Mapping[int, str]  # of most members, by number
+
+
+def apart_by_lines(members: Mapping[int, GroupStream]) -> list[ApartByLines]:
+    """Given the members of a group, of some thousand at most, return those that parted from the others by their
+    lines."""
+    if len(members) > _MEMBERS_COMPARED or all_alike(members):
+        return []
+    sites = {rank: lines for rank, member in sorted(members.items()) if (lines := _sites(member))}
+    if len(sites) < _LEAST_RANKS:
+        return []
+    usual = _usual(sites)
+    firsts = (
+        (rank, next((n for n in sorted(lines) if n in usual and lines[n] != usual[n]), None), lines)
+        for rank, lines in sites.items()
+    )
+    return [ApartByLines(rank, seq, lines, usual) for rank, seq, lines in firsts if seq is not None]
 
 
 def _sites(member: GroupStream) -> dict[int, str]:

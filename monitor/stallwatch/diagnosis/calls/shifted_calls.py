@@ -3,13 +3,14 @@
 The difference that shows comes later, elsewhere, or, where sizes may differ in health, not at all.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 
 import msgspec
 
 from stallwatch.diagnosis.calls.align import BY_NEW_LINES, Divergence
-from stallwatch.diagnosis.calls.programs import calls_of
+from stallwatch.diagnosis.calls.drift import apart_by_lines
+from stallwatch.diagnosis.calls.programs import calls_of, place_of
 from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import key
@@ -42,7 +43,7 @@ def find_shifted(
             _made_its_own(case, departures, group, seq, seq) or _left_out(case, departures, group, seq)
             for group, seq in entered
         )
-        return next(filter(None, found), None)
+        return next(filter(None, found), None) or _by_lines(case, waited_for)
     group, seq = divergence.group, divergence.seq
     # Two threads' order is chance, and where most agree a third member has told who differs.
     if divergence.decided_by not in ("threads", "majority"):
@@ -115,3 +116,44 @@ def _left_out(case: Case, departures: Sequence[SequenceBreak], group: int, last_
         is_due = all((*key(call), call.site) == (*key(due), due.site) for call in theirs)
         return ShiftedCalls(departed[0], group, seq, own) if is_due else None
     return None
+
+
+def _by_lines(case: Case, waited_for: Set[tuple[int, int]]) -> ShiftedCalls | None:
+    """The one of at least three members whose lines are, since one call, those of all others one number earlier, and
+    which waits in a call that none of them has made; or one number later, and which lacks what they wait in."""
+    found = [
+        shifted
+        for group in sorted({group for group, seq in waited_for if seq})
+        if _are_whole(case, group)
+        for shifted in _off_by_lines(case, group, {seq for other, seq in waited_for if other == group})
+    ]
+    return found[0] if len({shifted.departure.rank for shifted in found}) == 1 else None
+
+
+def _off_by_lines(case: Case, group: int, waited_for: Set[int]) -> list[ShiftedCalls]:
+    members = case.streams[group]
+    apart = apart_by_lines(members)
+    if len(apart) != 1:
+        return []
+    rank, first, lines, usual = apart[0]
+    others = [member.stream.last_seq for other, member in members.items() if other != rank]
+    end, waited = members[rank].stream.last_seq, max(waited_for)
+    if max(others) < waited == end:
+        is_off = list(lines.values()).count(lines[first]) == 1 and _runs(lines, usual, first + 1, -1)
+    else:
+        is_off = end < min(others) and end < waited and _runs(lines, usual, first, 1)
+    made, place = members[rank].call_at(first), place_of(case, rank, group, first)
+    theirs = (member.call_at(first) for other, member in members.items() if other != rank)
+    due = next((call for call in theirs if call is not None and call.site == usual[first]), None)
+    if not is_off or made is None or due is None or place is None:
+        return []
+    departure = SequenceBreak(rank, place, first, made, (msgspec.structs.replace(due, stream=made.stream),))
+    return [
+        ShiftedCalls(departure, group, waited, None) if end == waited else ShiftedCalls(departure, group, first, made)
+    ]
+
+
+def _runs(lines: Mapping[int, str], usual: Mapping[int, str], first: int, shift: int) -> bool:
+    """Whether all lines from a number on are what most called so many numbers later; at least one of them."""
+    pairs = [(line, usual[n + shift]) for n, line in lines.items() if n >= first and n + shift in usual]
+    return bool(pairs) and all(mine == theirs for mine, theirs in pairs)

@@ -200,13 +200,17 @@ class Culprits:
     def called(self) -> tuple[str, str]:
         """Where the first culprit called the operation, and where it stands now, if that is elsewhere.
 
-        A rank under NCCL goes on after it launched: the line where it stands is then not the line of the call.
+        A rank under NCCL goes on after it launched, and one whose call paired with another one's went on to the next:
+        the line where it stands is then not the line of the call.
         """
         rank = next((rank for rank in self.ranks if self._frame(rank)), None)
         if rank is None:
             return self.call_site(), ""
         frame, activity = self._frame(rank), self._activities.get(rank)
-        if activity is None or activity.call.in_collective or frame != activity.place.frame:
+        recorded = frame_of(self.aside.site)
+        is_there = recorded is None or frame is None or (recorded.file, recorded.line) == (frame.file, frame.line)
+        stands_in_it = activity is not None and activity.call.in_collective and is_there
+        if activity is None or stands_in_it or frame != activity.place.frame:
             return f" at {format_location(frame)}", ""
         return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import Recorder
-from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
+from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
 STEPS = loop(W4, 5)
@@ -227,6 +227,26 @@ def test_of_two_of_four_the_one_that_called_from_a_new_line_is_not_named() -> No
     usual, odd = Rank(0, (*steps, ends), 8, backend="gloo"), Rank(1, (*steps[:-1], extra, steps[-1]), 8, backend="gloo")
     told = judge(evidence(usual, odd, world_size=4)).verdicts[0]
     assert (told.cause, told.culprits) == ("collective_mismatch", ())
+
+
+@pytest.mark.parametrize(
+    ("usual", "own"),
+    [
+        ("aaa", "aaba"),  # its own call was taken for the others' third, and it waits in one that they have not made
+        ("abababab", "abaabab"),  # it left out a call, and lacks the last that the others wait in
+    ],
+)
+def test_of_several_the_one_whose_lines_are_one_call_off_is_named(usual: str, own: str) -> None:
+    """All calls are alike but for their lines; who does not wait in one stands in a message that no recorder shows."""
+    lines = {"a": 10, "b": 44}
+    ranks = []
+    for rank in range(4):
+        calls = tuple(Call(W4, line=lines[letter]) for letter in (own if rank == 1 else usual))
+        waits = (len(own) > len(usual)) == (rank == 1)
+        frames = () if waits else IN_RECV
+        ranks.append(Rank(rank, calls, len(calls) - waits, frames=frames, wchan="futex_do_wait", backend="gloo"))
+    told = judge(evidence(*ranks)).verdicts[0]
+    assert (told.cause, told.culprits) == ("collective_mismatch", (1,)), told.summary
 
 
 @pytest.mark.parametrize("kept", [6, 16])
