@@ -18,7 +18,7 @@ from stallwatch.diagnosis.claim import (
     waiting_facts,
 )
 from stallwatch.diagnosis.waits.graph import Strength
-from stallwatch.model.verdict import Fact
+from stallwatch.model.verdict import Fact, Mismatch
 
 
 def claim(analysis: Analysis) -> Saying:
@@ -141,9 +141,13 @@ def _circle(analysis: Analysis, ranks: tuple[int, ...]) -> Claim:
 
 def _departed(analysis: Analysis, left: tuple[int, ...], transfers: list[int]) -> Claim:
     first = next(departure for departure in analysis.departures if departure.rank == left[0])
-    usual = align.describe(first.expected[0]) if first.expected else "something else"
+    due = first.expected[0] if first.expected else None
+    usual = align.describe(due) if due else "something else"
+    cause = departed_cause(analysis, first)
+    differs = due is not None and due.operation != first.found.operation
     return Claim(
-        departed_cause(analysis, first),
+        # No recorder shows a circle over groups here, only that it called one thing for another.
+        "collective_mismatch" if cause == "group_order" else cause,
         left,
         "likely",
         because=(
@@ -155,8 +159,12 @@ def _departed(analysis: Analysis, left: tuple[int, ...], transfers: list[int]) -
             *waiting_facts(analysis),
         ),
         where="collective",
+        mismatch=Mismatch("op", due.operation, first.found.operation)
+        if due and differs and cause == "group_order"
+        else None,
         group=analysis.case.group_of[first.rank, first.found.stream],
-        operation=first.expected[0].operation if first.expected else None,
+        operation=due.operation if due else None,
+        site=first.found.site,
     )
 
 

@@ -133,6 +133,7 @@ def test_a_rank_s_own_habits_name_it_only_where_all_its_peers_were_seen(seen: bo
         ranks[1] = Rank(1, frames=IN_RECV, wchan="futex_do_wait", backend="gloo", dumped=False)
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert verdict.culprits == ((0,) if seen else ()), verdict.summary
+    assert verdict.cause == ("collective_mismatch" if seen else "p2p_unmatched"), "no circle over groups is shown"
 
 
 @pytest.mark.parametrize("alone", [True, False])
