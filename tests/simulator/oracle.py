@@ -165,17 +165,37 @@ def fits(engine: Engine, rank: int, cause: str) -> bool:
 
 
 def is_whole_cycle(case: Case, engine: Engine, cause: str, culprits: tuple[int, ...]) -> bool:
-    """Ranks that do wait for each other, the one at fault among them, where neither an earlier step nor a third member
-    tells who of them began it: all of it is the answer then. Of gloo's transfers, whose peers are recorded nowhere, the
-    only two ranks that stand in any: two that wait for each other look the same as two that wait for a third."""
+    """Two ranks that do wait for each other, the one at fault among them, where neither an earlier step nor a third
+    member tells who of them began it: both are the answer then, and of a longer circle nobody. Of gloo's transfers,
+    whose peers are recorded nowhere, the only two ranks that stand in any: two that wait for each other look the same
+    as two that wait for a third."""
     if engine.program.backend == "gloo" and cause == "p2p_unmatched" and len(culprits) == 2:
         return case.truth.cause == cause and set(culprits) == _in_transfers(engine)
-    if cause not in ("group_order", "p2p_unmatched") or not set(case.truth.culprits) < set(culprits):
+    if cause not in ("group_order", "p2p_unmatched") or (culprits and not set(case.truth.culprits) < set(culprits)):
         return False
-    named = set(culprits)
-    waits = {rank: set().union(*lacks(engine, rank).values()) & named for rank in named}
-    closed = all(waits.values()) and set().union(*waits.values()) == named
-    return closed and (case.truth.step == 0 or case.truth.culprit_group == 2)
+    waits = {rank: set().union(*lacks(engine, rank).values()) for rank in engine.ranks}
+    named = set(culprits) or _circle_through(waits, case.truth.culprits)
+    inside = {rank: waits[rank] & named for rank in named}
+    closed = bool(named) and all(inside.values()) and set().union(*inside.values()) == named
+    return closed and len(culprits) <= 2 and (case.truth.step == 0 or case.truth.culprit_group == 2)
+
+
+def _circle_through(waits: dict[int, set[int]], ranks: tuple[int, ...]) -> set[int]:
+    """Whoever waits, by others, for one of these ranks, and for whom that one waits."""
+    found: set[int] = set()
+    for rank in ranks:
+        ahead = _reached(waits, rank)
+        found |= {other for other in ahead if rank in _reached(waits, other)} if rank in ahead else set()
+    return found
+
+
+def _reached(waits: dict[int, set[int]], start: int) -> set[int]:
+    reached, stack = set[int](), [start]
+    while stack:
+        for other in waits[stack.pop()] - reached:
+            reached.add(other)
+            stack.append(other)
+    return reached
 
 
 def is_right(case: Case, engine: Engine, cause: str, culprits: tuple[int, ...], moved: set[int]) -> bool:

@@ -72,6 +72,8 @@ def cycle_of_waits(analysis: Analysis) -> Saying:
         else:
             # Who waits in what a group of its kind has ended is where the program is: another left that out.
             culprits = tuple(rank for rank in by_waits if not _does_as_sisters_do(analysis, rank))
+            if len(culprits) > 2 and not _stand_alike(analysis, cycle):
+                culprits = ()  # one of them went another way, and nothing tells which
             # Two that wait for each other's message are both at fault. Who started any other cycle, nothing told: one
             # that skipped a call stands in it as one that called in another order.
             proven = analysis.proven_stuck and analysis.whole_world_seen
@@ -123,6 +125,25 @@ def _named_by_waits(analysis: Analysis, cycle: Cycle, shared: tuple[int, ...]) -
     if not shared or shared == cycle.ranks:
         return cycle.ranks
     return shared if len(shared) == 1 or (len(shared) == 2 and _share_a_message(analysis, shared)) else ()
+
+
+def _stand_alike(analysis: Analysis, cycle: Cycle) -> bool:
+    """Whether all of a cycle wait in one and the same call of their program: each as many places on for the next."""
+    case, ways = analysis.case, set()
+    for wait in analysis.graph.waits:
+        if wait.point not in cycle.points:
+            continue
+        group, call = case.groups[wait.point.group], case.call(wait.rank, wait.pending)
+        if not wait.pending.transfers or call is None:
+            return False
+        places = {rank: place for place, rank in enumerate(group.ranks)}
+        ends = (case.ends(wait.rank, wait.pending, transfer) for transfer in wait.pending.transfers)
+        own = places.get(wait.rank, 0)
+        on = tuple(
+            sorted((places.get(end, -1) - own) % len(places) for pair in ends for end in pair if end != wait.rank)
+        )
+        ways.add((wait.point.group, on, call.operation.partition(" ")[0], call.site))
+    return len(ways) == 1
 
 
 def _does_as_sisters_do(analysis: Analysis, rank: int) -> bool:
