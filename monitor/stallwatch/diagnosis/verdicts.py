@@ -36,7 +36,7 @@ from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
 from stallwatch.diagnosis.step import once, with_steps
-from stallwatch.diagnosis.waits.shared_locks import lock_ends
+from stallwatch.diagnosis.waits.shared_locks import kind_at
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
@@ -242,8 +242,7 @@ def _ends_by_itself(analysis: Analysis, claim: Claim) -> EndsByItself | None:
         return found if found in _HOLDS_ALL else None
     computes: EndsByItself | None = "compute" if claim.where == "busy_loop" else None
     case = analysis.case
-    kinds = [case.activity(rank).progress.ends_by_itself or lock_ends(case, rank) for rank in claim.culprits]
-    return of_all([computes or kind for kind in kinds])
+    return of_all([computes or kind_at(case, rank) for rank in claim.culprits])
 
 
 def _verdict(

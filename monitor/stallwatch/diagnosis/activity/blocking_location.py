@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from stallwatch.diagnosis.activity.rank_activity import UNNAMED_TRANSFER
+from stallwatch.diagnosis.activity.thread_place import SharedLock
 from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
 from stallwatch.diagnosis.frames.meaning import (
     AT_A_NEIGHBOUR,
@@ -98,6 +99,7 @@ class BlockingLocation(NamedTuple):
     collective: str | None = None
     waits_for_children: bool = False
     gpu_guessed: bool = False  # on the CPU, in C, and nothing says in what: it may compute as well as wait for its GPU
+    shared_lock: SharedLock | None = None  # it waits for a lock that another process may hold
 
 
 class Circumstances(NamedTuple):
@@ -135,6 +137,11 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "vfork": ("filesystem", "is held by the kernel until a child that it started can run"),
     "gpu": ("gpu_sync", "waits in the GPU's driver"),
 }
+# Which lock another process may hold: by what the kernel says that a thread sleeps in, whatever surrounds it; else by
+# what the call is that the job makes, or its text.
+_SHARED_BY_KERNEL: dict[KernelWait | None, SharedLock] = {"file_lock": "file", "semaphore": "processes"}
+_SHARED_BY_ROLE: dict[Role | None, SharedLock] = {"file_lock": "lock_file", "shared_lock": "processes"}
+_SHARED_BY_HINT: dict[Hint, SharedLock] = {"database": "database"}
 WAITS_FOR_A_KEY = "waits for the store"  # by the job's own line; a rendezvous waits in frames of torch's
 _HINTED: dict[Hint, tuple[Where, str]] = {
     "sleep": ("user_code", "sleeps"),
@@ -185,7 +192,8 @@ def locate(frames: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLoca
     # A loader that pins memory waits for its own thread, which waits for the workers; compilers work in children.
     children = children or (standing.where == "dataloader" and "queue" in roles)
     children = children or (standing.where == "compile" and not around.on_cpu)
-    return standing._replace(roles=roles, context=context, waits_for_children=children)
+    shared = _SHARED_BY_KERNEL.get(around.wait, standing.shared_lock)
+    return standing._replace(roles=roles, context=context, waits_for_children=children, shared_lock=shared)
 
 
 def _split(frames: tuple[CodeFrame, ...]) -> tuple[tuple[CodeFrame, ...], tuple[CodeFrame, ...]]:
@@ -213,8 +221,8 @@ def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circ
             return BlockingLocation(where, "runs its backward pass")
         # Under NCCL the engine's own threads launch; a wait for them says nothing about a collective.
         return BlockingLocation("collective", nearest.detail, in_collective=None if around.gpu else True)
-    weak = _weak(call)
-    return BlockingLocation(nearest.where, _joined(nearest, weak))
+    shared = _SHARED_BY_ROLE.get(nearest.role)
+    return BlockingLocation(nearest.where, _joined(nearest, _weak(call)), shared_lock=shared)
 
 
 def _refined(
@@ -225,7 +233,8 @@ def _refined(
 ) -> BlockingLocation:
     """A plain way to wait: what surrounds it says what the wait is for."""
     weak = _weak(call)
-    own = BlockingLocation(weak.where, weak.detail) if weak else _native(call, around)
+    shared = _SHARED_BY_ROLE.get(weak.role if weak else None)
+    own = BlockingLocation(weak.where, weak.detail, shared_lock=shared) if weak else _native(call, around)
     surrounding = next((found for found in above if found.role in _CONTEXT), None)
     if surrounding:
         return BlockingLocation(
@@ -248,9 +257,19 @@ def _weak(call: tuple[CodeFrame, ...]) -> FrameMeaning | None:
     frame, found = plain[0]
     if found.role == "filesystem":
         return next((inner for _, inner in plain if inner.role == "socket"), found)
+    if found.role == "lock" and any(inner.role == "shared_lock" for _, inner in plain):
+        found = FrameMeaning("shared_lock", found.detail)  # multiprocessing's barrier is one of threading
+    if found.role == "shared_lock" and (met := _PROCESS_WORDS.get(_class_of(frame))):
+        return FrameMeaning("lock", met)
     return found._replace(detail=_LOCK_WORDS.get(_class_of(frame), found.detail)) if found.role == "lock" else found
 
 
+# Of multiprocessing: what nobody holds.
+_PROCESS_WORDS = {
+    "Event": "waits for an event that another process must set",
+    "Condition": "waits for a condition that another process must signal",
+    "Barrier": "waits at a barrier for other processes",
+}
 _LOCK_WORDS = {
     "Event": "waits for an event that another thread must set",
     "Condition": "waits for a condition that another thread must signal",
@@ -274,7 +293,8 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocat
             detail = kernel[1]  # "a lock on a file" says more than "a lock"
         if hinted == "database" and around.wait in ("poll", "socket"):
             where = "socket"
-        return BlockingLocation(where, detail, in_collective=hinted == "collective")
+        shared = _SHARED_BY_HINT.get(hinted) if where == "lock" else None
+        return BlockingLocation(where, detail, in_collective=hinted == "collective", shared_lock=shared)
     if around.on_cpu:
         return _busy(around)
     if around.wait == "futex":
@@ -297,7 +317,12 @@ def locate_without_stack(around: Circumstances) -> BlockingLocation:
             where = "checkpoint"
         return BlockingLocation(where, f"is in its phase {around.phase!r}" if around.phase else "", in_collective=None)
     where, detail = _KERNEL[around.wait]
-    standing = BlockingLocation(where, detail, waits_for_children=around.wait in ("child", "vfork"))
+    standing = BlockingLocation(
+        where,
+        detail,
+        waits_for_children=around.wait in ("child", "vfork"),
+        shared_lock=_SHARED_BY_KERNEL.get(around.wait),
+    )
     if where == "filesystem" and ("checkpoint" in phase or "ckpt" in phase):
         return standing._replace(where="checkpoint", detail=_purpose_detail("checkpoint", detail))
     return standing

@@ -15,7 +15,7 @@ from stallwatch.diagnosis.activity.rank_activity import (
     RankEnd,
     RankProgress,
 )
-from stallwatch.diagnosis.activity.thread_place import Place
+from stallwatch.diagnosis.activity.thread_place import Place, SharedLock
 from stallwatch.model.evidence import CodeFrame, SourceBlock
 from stallwatch.model.hook_report import Handled, NamedCall
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
@@ -79,6 +79,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     joined: bool | None = None
     phase: str = ""
     waits_on: str = ""
+    shared_lock: SharedLock | None = None
     lock_holder_pid: int | None = None
     why: tuple[Fact, ...] = ()
 
@@ -150,6 +151,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         joined=process.joined,
         phase=process.phase,
         waits_on=place.waits_on,
+        shared_lock=place.shared_lock,
         lock_holder_pid=place.lock_holder_pid,
         why=activity.why,
     )
@@ -173,6 +175,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             blocks=flat.blocks,
             polls=flat.polls,
             waits_on=flat.waits_on,
+            shared_lock=flat.shared_lock,
             lock_holder_pid=flat.lock_holder_pid,
         ),
         call=CommunicationCall(

@@ -49,15 +49,15 @@ def with_awaited_thread(activity: RankActivity, look: RankLook, sources: tuple[S
 
 
 # Ways to wait for what another thread of the process gives back, sets or puts.
-_FROM_A_THREAD = ("waits for a lock", "waits for an event", "waits for a condition", "waits for a semaphore",
-                  "waits for a queue")  # fmt: skip
+_FROM_A_THREAD = ("waits for a lock", "waits for a semaphore", "waits for a queue",
+                  "waits for an event that another thread", "waits for a condition that another thread")  # fmt: skip
 
 
 def with_thread_beside(activity: RankActivity, look: RankLook, sources: tuple[SourceLine, ...]) -> RankActivity:
     """Given a rank that waits for a lock or an event, find the line of the one that may hold it, or is to set it, where
     only one other thread runs the job's code. Which it is, no stack tells."""
     place = activity.place
-    from_a_thread = place.detail.startswith(_FROM_A_THREAD) and not place.at_shared_lock
+    from_a_thread = place.detail.startswith(_FROM_A_THREAD) and place.shared_lock is None
     others = _others(place.os_thread_id, look) if place.where == "lock" and from_a_thread else []
     frame = job_frame(others[0].frames, sources) if len(others) == 1 else None
     if frame is None:

@@ -203,6 +203,7 @@ def _place(now: JudgedThread, rank: RankEvidence) -> Place:
         or _past_main(now, _pid(now.look, rank)),
         gpu_guessed=standing.gpu_guessed,
         waits_on=now.kernel.waits_on,
+        shared_lock=standing.shared_lock,
         lock_holder_pid=now.look.process.lock_holder_pid if now.look.process else None,
     )
 

@@ -1,9 +1,15 @@
 """Where the thread of a rank that matters stands."""
 
+from typing import Literal
+
 import msgspec
 
 from stallwatch.model.evidence import CodeFrame, SourceBlock
 from stallwatch.model.verdict import Frame, Where
+
+# What another process may hold, a rank of the job among them: locks and semaphores of multiprocessing and of System V,
+# what the kernel locks of a file, a file that is the lock, a database.
+SharedLock = Literal["processes", "file", "lock_file", "database"]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -21,17 +27,13 @@ class Place(msgspec.Struct, frozen=True):
     blocks: tuple[tuple[str, str, SourceBlock], ...] | None = None
     polls: str = ""  # the loop in which it sleeps and looks again: "while not path.exists():"
     waits_on: str = ""  # the file system or server that it, or its child at work, waits for: "nfs4 filer:/vol"
+    shared_lock: SharedLock | None = None  # the kind of lock that it waits for, where another process may hold it
     lock_holder_pid: int | None = None  # holds the lock on a file that its process waits for; None: not known
 
     @property
     def gpu_sync(self) -> bool:
         """Waits for its GPU: under NCCL this is how a waiting rank looks."""
         return self.where == "gpu_sync"
-
-    @property
-    def at_shared_lock(self) -> bool:
-        """Waits for what another process may hold: a lock on a file, a lock file, a semaphore, a database."""
-        return self.where == "lock" and any(word in self.detail for word in ("process", "file", "database"))
 
     @property
     def in_store_or_init(self) -> bool:

@@ -17,14 +17,15 @@ Role = Literal[
     # Work that calls the job's own code back: the meaning reaches inward through the job's frames.
     "dataloader", "checkpoint", "compile",
     # Ways to wait, refined by what surrounds them.
-    "lock", "join", "queue", "process_queue", "child", "socket", "tracker", "filesystem", "idle",
+    "lock", "shared_lock", "join", "queue", "process_queue", "child", "socket", "tracker", "filesystem", "idle",
 ]  # fmt: skip
 
 ROLE_WHERE: dict[Role, Where] = {
     "collective": "collective", "backward": "collective", "init": "init", "store": "store", "teardown": "teardown",
     "gpu_sync": "gpu_sync", "file_lock": "lock", "dataloader": "dataloader", "checkpoint": "checkpoint",
-    "compile": "compile", "lock": "lock", "join": "lock", "queue": "lock", "process_queue": "lock",
-    "child": "user_code", "socket": "socket", "tracker": "socket", "filesystem": "filesystem", "idle": "unknown",
+    "compile": "compile", "lock": "lock", "shared_lock": "lock", "join": "lock", "queue": "lock",
+    "process_queue": "lock", "child": "user_code", "socket": "socket", "tracker": "socket",
+    "filesystem": "filesystem", "idle": "unknown",
 }  # fmt: skip
 
 
@@ -93,7 +94,7 @@ LIBRARY_ROWS: tuple[FrameRow, ...] = (
     *standard("join", "waits for a thread to end", ("threading", "join|_wait_for_tstate_lock|_join")),
     *standard("lock", "waits for a lock", ("threading", r"_?wait(?:_for)?|acquire|__enter__|_acquire\w*|_enter"),
               r"asyncio\.(?:locks|queues)"),
-    *standard("lock", "waits for a lock shared with other processes", r"multiprocessing\.synchronize"),
+    *standard("shared_lock", "waits for a lock shared with other processes", r"multiprocessing\.synchronize"),
     *standard("queue", "waits for a queue", ("queue", "get|put|join")),
     *standard("join", "waits for the result of a background task",
               (r"concurrent\.futures\.\w+", r"\w*result\w*|exception|wait|as_completed|shutdown")),

@@ -37,9 +37,10 @@ def _replaced(at: Stuck) -> list[NextStep]:
 
 
 def _lock(at: Stuck) -> list[NextStep]:
-    if at.activity and "lock file" in at.activity.place.detail:
+    shared = at.activity.place.shared_lock if at.activity else None
+    if shared == "lock_file":
         return _lock_file(at)
-    if at.activity and at.activity.place.at_shared_lock:
+    if at.activity and shared is not None:
         return _shared_lock(at, at.activity.place.lock_holder_pid)
     waits = at.place.clause("; it waits at", with_pid=False)
     return [

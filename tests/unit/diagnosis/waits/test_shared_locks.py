@@ -48,6 +48,39 @@ def test_who_waits_at_a_lock_is_a_victim_of_the_one_of_its_node_that_is_elsewher
     assert "rank 1" in told
 
 
+_SYNCHRONIZE = "/usr/lib/python3.11/multiprocessing/synchronize.py"
+_POOL = (CodeFrame("wait", "/usr/lib/python3.11/threading.py", 327),
+         CodeFrame("ApplyResult.get", "/usr/lib/python3.11/multiprocessing/pool.py", 768))  # fmt: skip
+_EVENT = (CodeFrame("Condition.wait", _SYNCHRONIZE, 200), CodeFrame("Event.wait", _SYNCHRONIZE, 300))
+
+
+@pytest.mark.parametrize("inner", [_POOL, _EVENT])
+def test_what_children_of_its_own_would_give_back_or_set_no_other_rank_holds(inner: tuple[CodeFrame, ...]) -> None:
+    waits = Rank(2, STEPS, frames=(*inner, *_AT_LINE), wchan="futex_do_wait").evidence()
+    verdict = _judged(_waits(0), _reads(1), waits, _waits(3))
+    assert verdict.culprits == (1, 2)
+    assert not any("may hold" in fact.fact for fact in verdict.because)
+
+
+@pytest.mark.parametrize("name", ["SemLock.acquire", "Lock.__enter__", "Semaphore.acquire"])
+def test_a_lock_of_multiprocessing_may_be_another_rank_s(name: str) -> None:
+    frames = (CodeFrame(name, _SYNCHRONIZE, 90), *_AT_LINE)
+    waits = Rank(2, STEPS, frames=frames, wchan="futex_do_wait").evidence()
+    verdict = _judged(_waits(0), _reads(1), waits, _waits(3))
+    assert verdict.culprits == (1,)
+    assert any("which rank 1 of the same node may hold" in fact.fact for fact in verdict.because)
+
+
+def test_who_holds_a_lock_is_the_cause_wherever_the_other_waits_for_it() -> None:
+    """A checkpoint's code that locks its folder: its storage is not what keeps it."""
+    saves = (CodeFrame("_save", "/opt/venv/lib/python3.11/site-packages/torch/serialization.py", 800), *_AT_LINE)
+    reads = _reads(1)
+    waits = Rank(2, STEPS, frames=(CodeFrame("lock", "/srv/job/folder.py", 7), *saves), wchan="locks_lock_inode_wait")
+    told = waits.evidence()
+    told = replace(told, processes=tuple(replace(look, lock_holder_pid=_pid(reads)) for look in told.processes))
+    assert _judged(_waits(0), reads, told, _waits(3)).culprits == (1,)
+
+
 def test_nobody_of_another_node_holds_it() -> None:
     assert _judged(_waits(0), _reads(1), _at_lock(2, host="b"), _waits(3)).culprits == (1, 2)
 
