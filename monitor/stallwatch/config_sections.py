@@ -155,8 +155,9 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     child_seconds: Annotated[
         float, _key("A program that a rank started and waits for (a copy, a converter) is told after this.", ge=0)
     ] = 120.0
-    timeout_seconds: Annotated[
-        float, _key("A wait with a time-out of its own, or for another program's lock, is told after this.", ge=0)
+    timeout_seconds: Annotated[float, _key("A wait with a time-out of its own is told after this.", ge=0)] = 120.0
+    lock_seconds: Annotated[
+        float, _key("A wait for a lock that a program beside the job holds is told after this.", ge=0)
     ] = 120.0
     request_seconds: Annotated[
         float, _key("A rank that waits for requests, as a server does, is told after this; without a hook never.")

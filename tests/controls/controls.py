@@ -40,7 +40,7 @@ from tests.controls.runner import Runner
 BUSY_GPU = Path(__file__).parents[1] / "programs/one_busy_gpu"
 SHORT_PATIENCE = "30"  # seconds
 _PATIENT = ("sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker",
-            "child", "timeout", "request", "idle", "undecided", "waiting", "start")  # fmt: skip
+            "child", "timeout", "lock", "request", "idle", "undecided", "waiting", "start")  # fmt: skip
 # The share is of torch's own time-out: half an hour with gloo.
 SHORT = {f"{kind}_seconds": SHORT_PATIENCE for kind in _PATIENT} | {"waiting_share": "0.017"}
 # What the wall clock of a daemon does whose node's clock is set; monotonic clocks know nothing of it.

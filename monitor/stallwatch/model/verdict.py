@@ -17,7 +17,7 @@ Confidence = Literal["certain", "likely", "possible"]
 # What may end by itself: it is told when the patience with its kind ends (configuration, [tell]).
 EndsByItself = Literal[
     "sleep", "compute", "first_use", "storage", "network", "data", "compile", "import", "tracker", "child",
-    "timeout", "request",
+    "timeout", "lock", "request",
 ]  # fmt: skip
 
 

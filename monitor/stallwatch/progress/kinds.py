@@ -27,7 +27,8 @@ _WORDS: dict[EndsByItself, str] = {
     "import": "it imports",
     "tracker": "its experiment tracker finishes",
     "child": "it waits for a program that it started",
-    "timeout": "its wait has a time-out of its own, or who holds its lock is at work elsewhere",
+    "timeout": "its wait has a time-out of its own",
+    "lock": "a program that is none of the job's ranks holds its lock",
     "request": "it waits for requests",
 }
 

@@ -10,7 +10,7 @@ from stallwatch.model.verdict import EndsByItself, Verdict
 from stallwatch.progress.kinds import patience_with
 
 # What a rank does that waits for requests, for messages of an actor or for a person; nobody else waits then.
-_IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout"})
+_IDLE: frozenset[EndsByItself] = frozenset({"network", "sleep", "timeout", "lock"})
 _MOST_NAMED = 4
 # What a job that trains does again and again, and one that starts hardly ever: that broadcasts, gathers and meets.
 _REDUCTIONS = frozenset({

@@ -180,7 +180,7 @@ def test_without_a_hook_only_a_wait_is_told() -> None:
     assert told_after("not_entered", 20, jobs=outside, where="lock") == "none", "its stacks are all there is"
     assert told_after("not_entered", 45, jobs=outside, where="lock") == "warning"
     assert told_after("not_entered", 4000, jobs=outside, where="socket", ends_by_itself="request") == "none"
-    for kind in ("network", "sleep", "timeout"):
+    for kind in ("network", "sleep", "timeout", "lock"):
         assert told_after("not_entered", 4000, jobs=outside, waiting="", ends_by_itself=kind) == "none"
         assert told_after("not_entered", 100, jobs=outside, waiting="1-3", ends_by_itself=kind) == "none"
         assert told_after("not_entered", 165, jobs=outside, waiting="1-3", ends_by_itself=kind) != "none"

@@ -167,7 +167,7 @@ def test_where_nothing_comes_any_more_from_a_node_that_others_wait_for_it_is_tol
 def test_without_a_hook_an_idle_server_is_told_of_by_nobody() -> None:
     alone = {"waiting": ""}
     for cause in ("not_entered", "undecided"):
-        for kind in ("network", "sleep", "timeout"):
+        for kind in ("network", "sleep", "timeout", "lock"):
             idle = {**alone, "ends_by_itself": kind}
             assert planned(cause, of_verdict=idle, hooked=False) == []
             assert planned(cause, of_verdict=idle) != [], "the hook counts steps: it is a job"

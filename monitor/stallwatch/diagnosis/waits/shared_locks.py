@@ -59,4 +59,4 @@ def kind_at(case: Case, rank: int) -> EndsByItself | None:
     if holder is None or kind == "timeout":
         return kind
     others = {case.activity(one).pid for one in case.observed if one != rank and case.activity(one).host == host}
-    return None if holder in others else kind or "timeout"
+    return None if holder in others else kind or "lock"

@@ -132,6 +132,6 @@ def test_a_program_that_holds_the_lock_may_give_it_back_and_a_rank_that_waits_do
     others = (_waits(0), _waits(2), _waits(3))
     for holder in (999999, _pid(at_lock)):
         verdict = _judged(*others, _at_lock(1, "locks_lock_inode_wait", holder))
-        assert (verdict.culprits, verdict.ends_by_itself, verdict.confidence) == ((1,), "timeout", "likely")
+        assert (verdict.culprits, verdict.ends_by_itself, verdict.confidence) == ((1,), "lock", "likely")
     for known in (None, _pid(others[0])):
         assert _judged(*others, _at_lock(1, "locks_lock_inode_wait", known)).ends_by_itself is None
