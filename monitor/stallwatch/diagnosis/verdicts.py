@@ -1,7 +1,6 @@
 """From evidence to verdicts: reduce each rank, build the case, analyze it, ask each explanation, tell the one that is
 first in PRECEDENCE, in words; the others are listed with why not."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -9,6 +8,7 @@ import msgspec
 from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.analysis import Analysis, analyze_job
+from stallwatch.diagnosis.called_lines import called_at, lines_of
 from stallwatch.diagnosis.claim import Claim, Saying, doubtful, named, waiting_facts
 from stallwatch.diagnosis.claims import (
     calls_without_recorder,
@@ -34,12 +34,12 @@ from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
-from stallwatch.diagnosis.report.text import SentenceExtras, format_location, frame_of, parallel_call, waiters
+from stallwatch.diagnosis.report.text import SentenceExtras
 from stallwatch.diagnosis.step import once, with_steps
 from stallwatch.diagnosis.waits.shared_locks import kind_at
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
-from stallwatch.model.evidence import CodeFrame, Evidence, RankEvidence
+from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import Cause, CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict, Where
 from stallwatch.progress.job_progress import overruled_by_steps
@@ -298,91 +298,20 @@ def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtr
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
+    lines = lines_of(analysis, claim, shown or waiting)
     return SentenceExtras(
         site=claim.site,
         direct=rank_ranges(shown),
         behind=rank_ranges(set(waiting) - direct),
         steps_past=claim.steps_past,
         apart=claim.apart,
-        parts=tuple((rank_ranges(ranks), what, _called_at(analysis, ranks, site)) for ranks, what, site in claim.parts),
+        parts=tuple((rank_ranges(ranks), what, called_at(analysis, ranks, site)) for ranks, what, site in claim.parts),
         race=claim.race,
-        others_at=_others_at(analysis, claim, shown or waiting or _others(analysis, claim)),
+        others_at=lines.others,
+        callers=lines.callers,
         told=claim.told,
         unnamed=claim.unnamed,
     )
-
-
-def _called_at(analysis: Analysis, ranks: Sequence[int], site: str = "") -> str:
-    """Where ranks made a call: by the recorder's line, else by that of the first that stands in communication."""
-    recorded = frame_of(site)
-    for rank in ranks:
-        activity = analysis.case.activity(rank)
-        same = recorded is None or (activity.place.frame and activity.place.frame.line == recorded.line)
-        if activity.place.frame and activity.call.in_collective and same:
-            return format_location(activity.place.frame)  # with its text
-    return format_location(recorded)
-
-
-def _stands_at(analysis: Analysis, rank: int, site: str) -> str:
-    activity = analysis.case.activity(rank)
-    called = _called_at(analysis, (rank,), site)
-    if called:
-        return f"called at {called}"
-    stands = activity.place.gpu_sync or activity.call.in_collective is not False
-    return f"standing at {format_location(activity.place.frame)}" if stands and activity.place.frame else ""
-
-
-_PLACES_SHOWN = 2  # where those that wait stand at several lines
-
-
-def _several_places(ranks: Sequence[int], places: Sequence[str]) -> str:
-    """ "rank 0 at pipe.py:127 in pipe, ranks 2-3 at pipe.py:131 in pipe, 4 more elsewhere"."""
-    by_place: dict[str, list[int]] = {}
-    for rank, place in zip(ranks, places, strict=True):
-        if place:
-            by_place.setdefault(place.partition(" at ")[2], []).append(rank)
-    shown = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))[:_PLACES_SHOWN]
-    more = len(ranks) - sum(len(there) for _, there in shown)
-    said = [f"{waiters(rank_ranges(there), verb='')} at {place}" for place, there in shown]
-    return ", ".join([*said, f"{more} more elsewhere"] if said and more else said)
-
-
-def _others(analysis: Analysis, claim: Claim) -> list[int]:
-    """Of a mismatch after which nobody is known to wait: all but the culprits, of whom a stack was read."""
-    if claim.cause != "collective_mismatch" or not claim.culprits:
-        return []
-    return [
-        rank for rank in analysis.case.observed if rank not in claim.culprits and analysis.case.activity(rank).known
-    ]
-
-
-def _others_at(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> str:
-    """The line of the call in which most of those stand that wait; where they stand at several, the first of these."""
-    sites: dict[int, str] = {}
-    records: dict[int, int] = {}
-    for wait in analysis.graph.waits:
-        call = analysis.case.call(wait.rank, wait.pending)
-        if call is not None and (not claim.seq or (wait.point.group, wait.point.seq) == (claim.group, claim.seq)):
-            sites.setdefault(wait.rank, call.site)
-            records.setdefault(wait.rank, wait.pending.record)
-    places = [_stands_at(analysis, rank, sites.get(rank, "")) for rank in waiting]
-    counts = Counter(places)
-    most = max(sorted(counts), key=counts.__getitem__, default="")
-    if not most or 2 * counts[most] <= len(places):
-        return _several_places(waiting, places)
-    one = waiting[places.index(most)]
-    through = parallel_call(_frames_of_call(analysis, one, records.get(one)))
-    return f"{most}, in {through}" if through else most
-
-
-def _frames_of_call(analysis: Analysis, rank: int, record: int | None) -> tuple[CodeFrame, ...]:
-    """Of the call that a rank waits in: by its stack where that shows it, else by its recorder."""
-    activity, evidence = analysis.case.activity(rank), analysis.case.evidence.get(rank)
-    if activity.call.in_collective or record is None or evidence is None:
-        return activity.place.stack
-    newest = max(evidence.recorders, key=lambda recorder: recorder.look, default=None)
-    operations = newest.operations if newest else ()
-    return next((entry.frames for entry in reversed(operations) if entry.record_id == record), ())
 
 
 def _process(analysis: Analysis, rank: int, claim: Claim) -> CulpritProcess:

@@ -113,6 +113,7 @@ class SentenceExtras(NamedTuple):
     apart: str = ""  # where the culprits meet, and where the others
     parts: tuple[tuple[str, str, str], ...] = ()  # who called what, where: ranks, call, place
     race: bool = False
+    callers: tuple[tuple[int, str], ...] = ()  # of culprits that stand in a helper which the others are in: from where
     others_at: str = ""  # "called at …" or "standing at …": the line of those that wait in the operation of the verdict
     told: str = ""  # what a log says of the culprits
     unnamed: str = ""  # what is known of a culprit whose rank is not
@@ -134,6 +135,7 @@ class Culprits:
         self._verdict = verdict
         self._processes = {process.rank: process for process in verdict.culprit_processes}
         self._activities = activities
+        self._callers = dict(aside.callers)
 
     @property
     def first(self) -> RankActivity | None:
@@ -189,8 +191,8 @@ class Culprits:
 
     def at(self, lead: str = " ") -> str:
         """ " at train.py:133 in step" of the first culprit whose line is known."""
-        frame = next((found for rank in self.ranks if (found := self._frame(rank))), None)
-        return f"{lead}at {format_location(frame)}" if frame else ""
+        at = next((self._at(rank) for rank in self.ranks if self._frame(rank)), "")
+        return f"{lead}at {at}" if at else ""
 
     def call_site(self, lead: str = " at ") -> str:
         """ " at train.py:133 in step" by the recorder, "" where it kept no call site."""
@@ -211,7 +213,7 @@ class Culprits:
         is_there = recorded is None or frame is None or (recorded.file, recorded.line) == (frame.file, frame.line)
         stands_in_it = activity is not None and activity.call.in_collective and is_there
         if activity is None or stands_in_it or frame != activity.place.frame:
-            return f" at {format_location(frame)}", ""
+            return f" at {self._at(rank)}", ""
         return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"
 
     def raised_at(self) -> str:
@@ -269,11 +271,16 @@ class Culprits:
     def _frame(self, rank: int) -> Frame | None:
         return self._process(rank).frame
 
+    def _at(self, rank: int) -> str:
+        """Where it stands, and whose call took it there where the others stand at that line, too."""
+        at, caller = format_location(self._frame(rank)), self._callers.get(rank)
+        return f"{at}, called from {caller}" if at and caller else at
+
     def _predicate(self, rank: int) -> str:
         process, activity = self._process(rank), self._activities.get(rank)
         same = activity is not None and activity.place.where == process.where
         doing = (activity.place.detail if activity and same else "") or DOING[process.where or "unknown"]
-        at = format_location(process.frame)
+        at = self._at(rank)
         if not doing:
             return f"stands at {at}" if at else ""
         text = f"{doing} at {at}" if at else doing

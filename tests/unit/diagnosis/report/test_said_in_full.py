@@ -159,3 +159,37 @@ def test_a_rank_that_uses_its_groups_in_another_order_is_told_with_the_line_of_t
     verdict = _first(evidence(swapped, *others))
     assert (verdict.cause, verdict.culprits) == ("group_order", (0,))
     assert "called at /srv/job/train.py:10 in step: consistent with a rank that enters" in verdict.summary
+
+
+def _through_a_helper(caller: str, line: int) -> tuple[CodeFrame, ...]:
+    made = CodeFrame("all_reduce", f"{_TORCH}/distributed/distributed_c10d.py", 3000)
+    helper = CodeFrame("average", "/srv/job/train.py", 12)
+    return (made, helper, CodeFrame(caller, "/srv/job/train.py", line), _MODULE)
+
+
+def test_who_stand_in_one_helper_are_told_with_the_lines_that_called_it() -> None:
+    """A GAN: both networks are averaged by one function, each in a group of its own."""
+    dp = Group("1", "dp", (0, 1, 2, 3), 1)
+    usual = (Call(W4, elements=500, line=12), Call(dp, elements=7, line=12)) * 4
+    stands = _through_a_helper("train_generator", 22), _through_a_helper("train_discriminator", 18)
+    swapped = Rank(0, (*usual, usual[1]), len(usual), frames=stands[0], wchan="futex_do_wait").evidence()
+    swapped = replace(swapped, sources=(SourceLine("/srv/job/train.py", 22, "    average(generator, g)"),))
+    others = (Rank(rank, (*usual, usual[0]), len(usual), frames=stands[1], wchan="futex_do_wait") for rank in (1, 2, 3))
+    told = evidence(*others)
+    verdict = _first(replace(told, ranks=(swapped, *told.ranks)))
+    assert (verdict.cause, verdict.culprits) == ("group_order", (0,))
+    assert "/srv/job/train.py:12 in average, called from /srv/job/train.py:22 in train_generator (`average(" in (
+        verdict.summary
+    )
+    assert "/srv/job/train.py:12 in average, from /srv/job/train.py:18 in train_discriminator: con" in verdict.summary
+    frame = verdict.culprit_processes[0].frame
+    assert frame and frame.line == 12, "where it stands stays where it stands"
+
+
+def test_callers_that_are_the_same_are_not_told() -> None:
+    dp = Group("1", "dp", (0, 1, 2, 3), 1)
+    usual = (Call(W4, elements=500, line=12), Call(dp, elements=7, line=12)) * 4
+    frames = _through_a_helper("train", 22)
+    swapped = Rank(0, (*usual, usual[1]), len(usual), frames=frames, wchan="futex_do_wait")
+    others = (Rank(rank, (*usual, usual[0]), len(usual), frames=frames, wchan="futex_do_wait") for rank in (1, 2, 3))
+    assert " from " not in _first(evidence(swapped, *others)).summary
