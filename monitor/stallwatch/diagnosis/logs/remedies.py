@@ -290,8 +290,9 @@ _BY_SIGNAL: dict[int | None, Words] = {
         "or a higher limit",
     ),
     SIGBUS: Words(
-        "The process crashed in native code (SIGBUS is a full /dev/shm more often than not).",
-        "df -h /dev/shm",
+        "A page of a mapped file was not there (SIGBUS): /dev/shm is full more often than not, or a file was truncated "
+        "while it was mapped.",
+        "df -h /dev/shm; look for what rewrites the files that the job maps",
     ),
     SIGSEGV: Words(
         "The process crashed in native code.",

@@ -1,6 +1,7 @@
 """Steps by cause: calls that do not fit together, processes that ended or raised, GPUs, networks and nodes."""
 
 import re
+from signal import SIGBUS
 from typing import Final
 
 from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
@@ -162,7 +163,17 @@ def exited(who: StepContext) -> list[NextStep]:
             last,
             again,
         ]
-    if number is not None and number in (4, 6, 7, 8, 11):
+    if number == SIGBUS:
+        return [
+            f"On {who.host} see whether /dev/shm is full: `df -h /dev/shm`; {named_signal(number)} is a page of a mapped "
+            "file that is not there. Loader workers hand their batches over in /dev/shm (docker's --shm-size).",
+            "If it has room, look for what was mapped (memmap, mmap, safetensors) and truncated, written anew or "
+            "removed under the job, or lies on a disk that is full or gone: `dmesg -T | tail`. Put a new file in its place "
+            "by rename, never write into the old one.",
+            last,
+            again,
+        ]
+    if number is not None and number in (4, 6, 8, 11):
         return [
             f"On {who.host} look for the crash of pid {who.pid}: `coredumpctl info {who.pid}` or a core file; "
             f"{named_signal(number)} comes from native code.",

@@ -120,6 +120,8 @@ def test_a_frozen_process_is_thawed_with_its_control_group() -> None:
         ({"exit_signal": 9}, "oom-kill"),
         ({"exit_signal": 9, "out_of_memory": True}, "killed process 4711"),
         ({"exit_signal": 11}, "coredumpctl info 4711"),
+        ({"exit_signal": 7}, "`df -h /dev/shm`"),
+        ({"exit_signal": 7}, "truncated"),
         ({"exit_code": 1}, "traceback of rank 2"),
         ({"exit_code": 0}, "ended without an error"),
     ],
