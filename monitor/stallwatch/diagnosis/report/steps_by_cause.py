@@ -165,8 +165,8 @@ def exited(who: StepContext) -> list[NextStep]:
         ]
     if number == SIGBUS:
         return [
-            f"On {who.host} see whether /dev/shm is full: `df -h /dev/shm`; {named_signal(number)} is a page of a mapped "
-            "file that is not there, and loader workers hand their batches over there (docker's --shm-size).",
+            f"On {who.host} see whether /dev/shm is full: `df -h /dev/shm`; {named_signal(number)} is a page of a "
+            "mapped file that is not there, and loader workers hand their batches over there (docker's --shm-size).",
             "If it has room, look for a file that was mapped (memmap, mmap, safetensors) and then truncated, written "
             "anew or removed under the job, or whose disk is full or gone: `dmesg -T | tail`. A new file takes an old "
             "one's place by rename.",
