@@ -13,6 +13,8 @@ _PASSING_NS = 600_000_000
 # turns), and on a crowded machine for longer: one that was limited so was told at a load of 100 on 32 cores.
 _TIMES_LONGEST = 3
 _MOST_NS = 60_000_000_000
+# A record is read some milliseconds before or after the state beside it.
+_READ_APART_NS = 100_000_000
 
 
 class StoppedRank(msgspec.Struct, frozen=True):
@@ -23,6 +25,7 @@ class StoppedRank(msgspec.Struct, frozen=True):
     pid: int
     since_ns: int | None  # None: it goes on
     longest_ns: int = 0  # of the stops that ended
+    has_passed: bool = False  # it has gone on by itself before
 
     @property
     def due_ns(self) -> int:
@@ -33,7 +36,7 @@ class StoppedRank(msgspec.Struct, frozen=True):
         """The same rank when it is not stopped."""
         if self.since_ns is None:
             return self
-        return replace(self, since_ns=None, longest_ns=max(self.longest_ns, at_ns - self.since_ns))
+        return replace(self, since_ns=None, longest_ns=max(self.longest_ns, at_ns - self.since_ns), has_passed=True)
 
 
 class StoppedState(msgspec.Struct, frozen=True):
@@ -65,6 +68,7 @@ class StoppedDetector:
                     now.append(known.gone_on(seen.at_ns))
                 continue
             known = known or StoppedRank(rank.sample.job, rank.sample.rank, rank.sample.pid, None)
+            known = known.gone_on(seen.at_ns) if _went_on(rank, known) else known
             stops = is_stopped(rank) and known.since_ns is None
             now.append(replace(known, since_ns=seen.at_ns) if stops else known)
         return StoppedState(tuple(now)), tuple(self._findings(now, seen.at_ns))
@@ -87,9 +91,20 @@ class StoppedDetector:
                     reason=f"rank {ranks} is stopped (state T) and no debugger is attached",
                     resolvable=False,
                     due_ns=due_ns,
+                    may_pass=at_ns < due_ns and all(one.has_passed for one in of_job),
                 )
             )
         return findings
+
+
+def _went_on(rank: RankHistory, known: StoppedRank) -> bool:
+    """Whether it has done something since it was first seen stopped: it is another stop then. (A rank that is stopped
+    for half of each second is so at two ticks of four.)"""
+    beat = rank.heartbeat
+    if beat is None or known.since_ns is None:
+        return False
+    newest_ns = max(beat.pulse_ns, beat.last_step_ns or 0, beat.looks[-1].at_ns if beat.looks else 0)
+    return newest_ns > known.since_ns + _READ_APART_NS
 
 
 def is_stopped(rank: RankHistory) -> bool:

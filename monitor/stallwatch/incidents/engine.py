@@ -72,7 +72,7 @@ class Engine:
         for event in events:
             lives = self._heard(lives, event, now, actions)
         is_off = silence.mode_of(lives, self._config, now.at_ns) == "off"
-        for job, family in dict.fromkeys((f.job, f.family) for f in now.findings if not is_off):
+        for job, family in dict.fromkeys((f.job, f.family) for f in now.findings if not (is_off or f.may_pass)):
             confirmed = any(finding.stage == "confirmed" for finding in now.of(job, family))
             if life_cycle.may_open(lives, job, family, now.jobs.get(job), now.at_ns, confirmed=confirmed):
                 lives = self._open(lives, job, family, now, actions)

@@ -7,14 +7,21 @@ from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS
 from tests.builders.node import process, sample, snapshot
-from tests.builders.running_job import found, four, job_run, run
+from tests.builders.running_job import SimulatedRank, found, four, job_run, run
+
+
+def held(rank: RankSample, since: float, state: str = "T", tracer_pid: int = 0) -> RankSample:
+    """Stopped since a second of the job: its record is what it was then."""
+    stopped = process(rank.rank, state=state, tracer_pid=tracer_pid)
+    beat = Known(SimulatedRank(rank.rank).at(since), START_NS)
+    return msgspec.structs.replace(rank, process=Known(stopped, START_NS), heartbeat=beat)
 
 
 def stopped_job(state: str, tracer_pid: int = 0, first: float = 20, last: float = 30) -> list[NodeSnapshot]:
     def edit(second: float, rank: RankSample) -> RankSample:
         if rank.rank != 1 or not first <= second <= last:
             return rank
-        return msgspec.structs.replace(rank, process=Known(process(1, state=state, tracer_pid=tracer_pid), START_NS))
+        return held(rank, first, state, tracer_pid)
 
     return job_run(four(), 40, edit=edit)
 
@@ -41,10 +48,37 @@ def test_who_is_stopped_and_goes_on_again_and_again_may_be_stopped_for_longer_th
     def edit(second: float, rank: RankSample) -> RankSample:
         if rank.rank != 1 or not (limited(second) or second >= 40):
             return rank
-        return msgspec.structs.replace(rank, process=Known(process(1, state="T"), START_NS))
+        return held(rank, 40.0 if second >= 40 else second - second % 4)
 
     confirmed = [second for second, _ in found(run(job_run(four(), 60, edit=edit)), "stopped", "confirmed")]
     assert [second for second in confirmed if second >= 16] == list(range(49, 61)), "three times three seconds"
+
+
+def test_who_goes_on_between_two_ticks_that_see_it_stopped_has_not_stood() -> None:
+    """For half of each tenth of a second, as cpulimit does: its pulse and its steps go on."""
+
+    def edit(second: float, rank: RankSample) -> RankSample:
+        if rank.rank != 1 or not 12 <= second < 40:
+            return rank
+        return held(rank, second - 0.04)
+
+    seen = found(run(job_run(four(), 50, edit=edit)), "stopped")
+    assert not [second for second, finding in seen if finding.stage == "confirmed"]
+    assert len({finding.since_ns for _, finding in seen}) == len(seen)
+
+
+def test_a_stop_that_has_passed_before_opens_nothing_until_it_has_lasted_for_longer_than_those() -> None:
+    """Each stop of who is stopped again and again was an incident of its own, with a look at all ranks: one in 2 s."""
+
+    def edit(second: float, rank: RankSample) -> RankSample:
+        if rank.rank != 1 or not (second in (12, 16, 20) or second >= 24):
+            return rank
+        return held(rank, min(second, 24))
+
+    seen = found(run(job_run(four(), 40, edit=edit)), "stopped")
+    assert [second for second, finding in seen if not finding.may_pass and finding.stage == "suspect"] == [12]
+    assert [second for second, finding in seen if finding.may_pass] == [16, 20, 24, 25, 26]
+    assert [second for second, finding in seen if finding.stage == "confirmed"] == list(range(27, 41))
 
 
 def test_a_debugged_rank_is_shown_and_no_symptom() -> None:
@@ -69,11 +103,10 @@ def test_a_stopped_rank_that_cannot_be_seen_for_a_moment_is_stopped_still() -> N
     """And one that was never seen to be stopped is not, whatever hides it."""
 
     def edit(second: float, rank: RankSample) -> RankSample:
+        stopped = held(rank, 20) if rank.rank == 1 and 20 <= second <= 25 else rank
         if rank.rank in (1, 2) and second in (22, 23):
-            return msgspec.structs.replace(rank, process=Unavailable("no answer", START_NS))
-        if rank.rank == 1 and 20 <= second <= 25:
-            return msgspec.structs.replace(rank, process=Known(process(1, state="T"), START_NS))
-        return rank
+            return msgspec.structs.replace(stopped, process=Unavailable("no answer", START_NS))
+        return stopped
 
     findings = found(run(job_run(four(), 27, edit=edit, first_second=18)), "stopped")
     assert [(second, finding.ranks) for second, finding in findings] == [(second, (1,)) for second in range(20, 26)]

@@ -38,6 +38,18 @@ def test_what_many_steps_show_is_told_and_one_look_does_not_overrule_it(cause: s
     assert story.severity == severity
 
 
+def test_a_stop_that_has_passed_before_opens_no_incident_and_is_of_one_that_is_open() -> None:
+    story = Story()
+    again = msgspec.structs.replace(finding("stopped", "suspect", resolvable=False), may_pass=True)
+    story.at(6, again)
+    assert not story.lives.active
+    story.at(8, again, stall())
+    assert again in story.incident.findings
+    story = Story()
+    story.at(6, msgspec.structs.replace(again, may_pass=False))
+    assert story.incident.findings
+
+
 @pytest.mark.parametrize(
     ("culprits", "seconds", "cost", "severity"),
     [
