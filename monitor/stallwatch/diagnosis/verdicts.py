@@ -42,7 +42,7 @@ from stallwatch.model.causes import CAUSES
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import Cause, CulpritProcess, EndsByItself, GroupRef, Rejected, Verdict, Where
-from stallwatch.progress.job_progress import overruled_by_steps
+from stallwatch.progress.job_progress import may_be_held_back_by, overruled_by_steps
 from stallwatch.progress.kinds import of_all
 
 # What a hook would have added to a verdict about ranks that have none.
@@ -113,7 +113,7 @@ def judge_case(case: Case) -> tuple[Verdict, ...]:
     claim = doubtful(case, claim)
     verdict = _verdict(analysis, claim, rejected, case.activities)
     held_back = case.held_back
-    if held_back is None or not verdict.traits.may_be_slow:
+    if held_back is None or not may_be_held_back_by(held_back.ranks, verdict):
         return (verdict,)  # what stands is not held back: who was slow before is another matter
     if verdict.traits.holds_back and verdict.culprits == held_back.ranks:
         return (verdict,)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Fact, Slowness, Verdict, cost_of
-from stallwatch.progress.job_progress import BY_STEPS, overruled_by_steps
+from stallwatch.progress.job_progress import BY_STEPS, may_be_held_back_by, overruled_by_steps
 
 # What the times of arrival in one look must span before they are no burst of somebody else's work.
 _SURE_SECONDS = 8.0
@@ -36,7 +36,7 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
             return replace(seen, slowness=finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
         return replace(seen, confidence="likely") if sure and seen.confidence == "possible" else seen
-    if finding.stage != "confirmed" or not seen.traits.may_be_slow:
+    if finding.stage != "confirmed" or not may_be_held_back_by(finding.ranks, seen):
         return seen
     rejected = (overruled_by_steps(seen.cause),) if not seen.traits.holds_back else ()
     if by_steps is not None:

@@ -30,6 +30,7 @@ class CauseTraits(NamedTuple):
     ends_with: Literal["nothing", "culprits", "everybody"]  # whose doing tells whether it may end by itself
     meaning: str
     doubts_node: bool = False  # a node that showed it is examined before it takes another job
+    comes_and_goes: bool = False  # who shows it at one look may go on a moment later, again and again
 
     @property
     def accuses(self) -> bool:
@@ -91,6 +92,7 @@ CAUSES: dict[Cause, CauseTraits] = {
     "process_stopped": CauseTraits(
         "at_once", "elsewhere", "system", "its_node_at_once", deadly=False, ends_with="nothing",
         meaning="held by SIGSTOP or a debugger",
+        comes_and_goes=True,
     ),
     "init_missing": CauseTraits(
         "stuck", "elsewhere", "recorders", "all_nodes", deadly=False, ends_with="culprits",

@@ -3,7 +3,7 @@ are late where the others are not: one decision, whether by waits or by times of
 
 from collections.abc import Iterator, Sequence, Sized
 
-from stallwatch.model.verdict import Cause, Rejected
+from stallwatch.model.verdict import Cause, Rejected, Verdict
 
 # One rank of so many that works on while all others stand in communication is what they wait for.
 _MOVERS = 4
@@ -14,6 +14,12 @@ BY_STEPS = "heartbeats over many steps"  # the source of what they say
 def many_move(moving: Sized, seen: Sized) -> bool:
     """Whether as many ranks move as make a job that moves."""
     return _MOVERS * len(moving) >= len(seen)
+
+
+def may_be_held_back_by(ranks: Sequence[int], seen: Verdict) -> bool:
+    """Whether a job of which one look says this may be one that these ranks hold back, as many steps show: nobody is
+    found to stand, or just these, who are stopped and go on again and again."""
+    return seen.traits.may_be_slow or (seen.traits.comes_and_goes and set(seen.culprits) <= set(ranks))
 
 
 def overruled_by_steps(cause: Cause) -> Rejected:

@@ -115,6 +115,9 @@ def test_what_many_steps_show_is_said_where_a_look_sees_others_or_nobody_late() 
     others = slowness.measured(_slow(now, ranks=(1,)), [_says()])
     assert (others.culprits, others.rejected) == ((1,), ())
     assert slowness.measured(_slow(now, "suspect"), [healthy]) == healthy, "it is not sure yet"
+    held = Verdict("process_stopped", (2,), "likely", "it is held")
+    assert slowness.measured(_slow(now), [held]).cause == "slow_rank", "again and again: the job moves"
+    assert slowness.measured(_slow(now, ranks=(1,)), [held]) == held, "another rank stands"
     stuck = Verdict("not_entered", (2,), "likely", "it stands")
     assert slowness.measured(_slow(now), [stuck]) == stuck
     no_finding = msgspec.structs.replace(_slow(now), findings=())
