@@ -145,6 +145,8 @@ class Run(msgspec.Struct):
             return self.where == "dataloader"
         if self.cell.by == "beside":
             return "no CPU to run on" in self.sentence and "on which also runs pid" in self.sentence
+        if self.cell.by == "stops":
+            return "held by a stop signal" in self.sentence
         return bool(self.lines) and self.lines[-1][1] in self.places
 
     @property

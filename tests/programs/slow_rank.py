@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 4 slow_rank.py --by sleep --step-seconds 0.2 --extra 0.3 --slow-rank 2 --seconds 60
 
 By sleep, CPU work, the GPU, a data loader whose worker needs longer, another process on the rank's only CPU (beside),
-or by little more and more (creep). Or it is uneven by design.
+one that stops it and lets it go on again and again (stops), or by little more and more (creep). Or it is uneven by
+design.
 
 Prints a JSON line when it has settled, when ranks become slow, when they are as fast as the others again, and at its
 end, with CLOCK_MONOTONIC and the step. "fast" or "end" in the file --control has the next of these be now.
@@ -105,6 +106,29 @@ class Beside:
             self._other = None
 
 
+class Stops:
+    """Another process that stops this rank for half of each tenth of a second, while it is slow: as cpulimit does."""
+
+    def __init__(self) -> None:
+        self._other: subprocess.Popen[bytes] | None = None
+
+    def be(self, there: bool) -> None:
+        if there and self._other is None:
+            self._other = subprocess.Popen([sys.executable, "-c", _STOPS, str(os.getpid())], stdin=subprocess.PIPE)
+        elif not there and self._other is not None:
+            self._other.communicate()  # it lets this rank go on before it ends
+            self._other = None
+
+
+_STOPS = """
+import os, select, signal, sys, time
+while not select.select([0], [], [], 0.05)[0]:
+    os.kill(int(sys.argv[1]), signal.SIGSTOP)
+    time.sleep(0.05)
+    os.kill(int(sys.argv[1]), signal.SIGCONT)
+"""
+
+
 class Slowly(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """A loader's worker that decodes as long as the file at `path` says."""
 
@@ -137,7 +161,10 @@ def main() -> None:
     decodes = chosen.by == "loader"
     cpus = sorted(os.sched_getaffinity(0))
     own = cpus[(rank + int(os.environ["MASTER_PORT"])) % len(cpus)]  # another one in each job that runs beside this one
-    beside = Beside(own) if chosen.by == "beside" and rank in chosen.slow_rank else None
+    beside: Beside | Stops | None = None
+    if rank in chosen.slow_rank:
+        beside = Beside(own) if chosen.by == "beside" else None
+        beside = Stops() if chosen.by == "stops" else beside
     plan, slow, step, agreed = Plan(chosen), False, 0, torch.zeros(2)
     settled = (time.monotonic(), 0)
     share = -1.0  # of the time in which it is slow
@@ -175,8 +202,8 @@ def main() -> None:
         extra = chosen.step_seconds * chosen.extra if slow and mine else 0.0
         if chosen.by == "creep":
             extra *= share
-        if chosen.by == "beside":
-            # All compute as much; whose CPU is shared needs twice as long for it.
+        if chosen.by in ("beside", "stops"):
+            # All compute as much; whose CPU is shared, or who is stopped for half of the time, needs twice as long.
             extra, work = chosen.step_seconds * chosen.extra, work * (1 - chosen.extra)
         if decodes:
             until = time.monotonic() + work
@@ -196,7 +223,7 @@ def main() -> None:
                 time.sleep(chosen.step_seconds * (chosen.extra or LOGGING))
             elif chosen.by == "cpu":
                 compute(extra)  # slow: cpu
-            elif chosen.by == "beside":
+            elif chosen.by in ("beside", "stops"):
                 consume(extra)  # slow: beside
             elif chosen.by == "gpu":
                 spin_gpu(extra)

@@ -42,6 +42,7 @@ _LATER_FILES_SECONDS = 10.0  # from the third look on nobody waits for it: a cro
 _STACKS_LOOK = 3
 _MOST_PROFILED = 16  # ranks; who is suspected comes first
 _LEAST_USAGE_SECONDS = 2.0  # counted in ticks of 10 ms: less tells nothing
+_BETWEEN_SECONDS = 0.037  # of two moments of that: in no rhythm in which somebody stops it (cpulimit: 0.1 s)
 _LATEST_NS = 60_000_000_000  # a moment further away is nobody's
 _UNKNOWN = "process {pid} is no rank that the privileged side has seen"
 
@@ -143,9 +144,13 @@ class LookCapture:
             rank.start_usage(before)
         until = time.monotonic() + min(seconds, _LEAST_USAGE_SECONDS)
         running = self._start("profile", [take for rank in ranks for take in rank.profiles(seconds)])
-        _join(running, seconds)  # less where all of them have failed
-        if any(rank.is_measured for rank in ranks):
-            time.sleep(max(0.0, until - time.monotonic()))
+        measured, ends = [rank for rank in ranks if rank.is_measured], time.monotonic() + seconds
+        while (now := time.monotonic()) < ends and (
+            (measured and now < until) or any(thread.is_alive() for thread in running)
+        ):
+            for rank in measured:
+                rank.see()
+            time.sleep(_BETWEEN_SECONDS)
         after = processes()
         for rank in ranks:
             rank.take_usage(after)

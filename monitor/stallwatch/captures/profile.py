@@ -12,10 +12,10 @@ from stallwatch.captures.stacks import PySpies, explain_failure, whole
 from stallwatch.config_sections import CaptureSection
 from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
-from stallwatch.model.process import ENDED
+from stallwatch.model.process import ENDED, is_frozen
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.memory_file import memory_file
-from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, stat_of
+from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, parse_wchan, stat_of
 
 # py-spy draws the time between two samples by chance (exponentially), so that steps of any length are seen in all
 # their parts. A sample of a process of torch costs it about 0.2 ms.
@@ -110,6 +110,16 @@ class UsageCapture:
         self._others = others
         self._began = time.monotonic()
         self._before = self._counters()
+        self._seen = self._stopped = self._frozen = 0
+
+    def see(self) -> None:
+        """Note whether it stands held at this moment, by whatever: who is let go on again and again shows that at few
+        looks, and each of them is one moment."""
+        with ProcessDirectory(self._pid, self._proc) as directory:
+            state = parse_stat(directory.read(f"task/{self._pid}/stat")).state
+            self._stopped += state == "T"
+            self._frozen += is_frozen([parse_wchan(directory.read(f"task/{self._pid}/wchan"))])
+            self._seen += 1
 
     def taken(self, look: int, own: Sequence[int], others: Mapping[int, Stat]) -> Usage:
         """`own`: pids of its children, which are no others; `others`: all processes now."""
@@ -135,6 +145,8 @@ class UsageCapture:
             swapped_bytes=int(swap[1]) << 10 if swap else None,
             cpus=cpus,
             beside=self._beside(cpus, {self._pid, *own}, others, seconds),
+            stopped_share=self._stopped / self._seen if self._seen else None,
+            frozen_share=self._frozen / self._seen if self._seen else None,
         )
 
     def _counters(self) -> dict[str, int]:

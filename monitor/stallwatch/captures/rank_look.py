@@ -150,6 +150,12 @@ class RankCapture:
         with contextlib.suppress(OSError, ValueError):
             self._usage = UsageCapture(self.sample.pid, self.sample.start_ticks, others)
 
+    def see(self) -> None:
+        """Note whether it stands held at this moment of that measurement."""
+        if self._usage is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._usage.see()
+
     @property
     def is_measured(self) -> bool:
         """Whether that measurement has begun."""

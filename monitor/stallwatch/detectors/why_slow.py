@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.model.gpu import Gpu, missing_lanes
+from stallwatch.model.gpu import Gpu, gpu_slower, missing_lanes
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import ProcessSample
 
-_LOWER_CLOCK = 0.93  # of its peers' median; healthy GPUs of one model are within some per cent
 _FULL = 0.97
 _BUSY_CHILDREN = 0.3  # share of the children that run: loaders at work
 _CONTENDED_SHARE = 0.2  # of its time runnable without running
@@ -35,11 +34,8 @@ def gpu_of(rank: RankHistory, gpus: Sequence[Gpu]) -> Gpu | None:
 
 def _clock(mine: RankHistory, others: Sequence[RankHistory], seen: NodeHistory) -> str:
     gpu = gpu_of(mine, seen.gpus)
-    clocks = [g.sm_clock_mhz for r in others if (g := gpu_of(r, seen.gpus)) and g.sm_clock_mhz]
-    if gpu is None or not gpu.sm_clock_mhz or not clocks or gpu.sm_clock_mhz >= _LOWER_CLOCK * median(clocks):
-        return ""
-    why = ", ".join(gpu.slowdowns or [reason.words for reason in gpu.lowered_by]) or "the driver gives no reason"
-    return f"its GPU {gpu.index} runs at {gpu.sm_clock_mhz} MHz, its peers' at {median(clocks):.0f} MHz ({why})"
+    slower = gpu and gpu_slower(gpu, [of_peer for r in others if (of_peer := gpu_of(r, seen.gpus))])
+    return slower.said if slower else ""
 
 
 def _links(mine: RankHistory, seen: NodeHistory) -> str:

@@ -54,6 +54,7 @@ class Claim(msgspec.Struct, frozen=True):
     unnamed: str = ""  # of whom a log tells without a rank: "a rank known only as local rank 3 of node1.log"
     told_waiting: tuple[int, ...] = ()  # who waits by the logs, where no recorder shows it
     steps: tuple[NextStep, ...] = ()  # what to do first, by what was seen of the culprits
+    steps_are_all: bool = False  # those that hold for its cause add nothing to them
     by_line: Words | None = None  # what to do by the line of a log that tells the cause
 
     def at(self, analysis: Analysis, wait: Wait | None) -> "Claim":

@@ -276,7 +276,7 @@ def _verdict(
     aside = _aside(analysis, claim, waiting)
     said = summary(verdict, activities, aside)
     verdict = msgspec.structs.replace(verdict, summary=said, waiting_at=aside.others_at if verdict.waiting else "")
-    steps = once((*claim.steps, *next_steps(verdict, activities, claim.by_line)))
+    steps = once((*claim.steps, *(() if claim.steps_are_all else next_steps(verdict, activities, claim.by_line))))
     return with_steps(verdict, steps[:MAXIMUM_STEPS])
 
 

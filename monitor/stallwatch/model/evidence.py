@@ -141,6 +141,8 @@ class Usage(msgspec.Struct, frozen=True):
     swapped_bytes: int | None = None  # at the end
     cpus: tuple[int, ...] | None = None  # that its main thread may use
     beside: tuple[Neighbour, ...] = ()  # the busiest first
+    stopped_share: float | None = None  # it stood stopped by a signal, without a tracer
+    frozen_share: float | None = None  # its control group stood frozen
 
 
 class ThreadState(msgspec.Struct, frozen=True):

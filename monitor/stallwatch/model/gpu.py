@@ -1,6 +1,7 @@
 """A GPU, from the driver's answer to the sentence of a verdict: one value for sensor, evidence, doctor and selftest."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -123,6 +124,27 @@ def missing_lanes(gpu: Gpu, gpus: Iterable[Gpu]) -> tuple[int, int] | None:
     if gpu.pcie_link_maximum:
         possible = min(possible, gpu.pcie_link_maximum[1])
     return (width, possible) if 0 < width < possible else None
+
+
+_LOWER_CLOCK = 0.93  # of its peers' median; healthy GPUs of one model are within some per cent
+
+
+class SlowerGpu(NamedTuple):
+    """By what a GPU is slower than those of its peers, in words, and by which part."""
+
+    said: str
+    share: float
+
+
+def gpu_slower(gpu: Gpu, peers: Sequence[Gpu]) -> SlowerGpu | None:
+    """Given a GPU and those of its peers, return how its clock is lower than theirs; None where it is not, or the
+    driver does not tell."""
+    clocks = [peer.sm_clock_mhz for peer in peers if peer.sm_clock_mhz]
+    if not gpu.sm_clock_mhz or not clocks or gpu.sm_clock_mhz >= _LOWER_CLOCK * median(clocks):
+        return None
+    why = ", ".join(gpu.slowdowns or [reason.words for reason in gpu.lowered_by]) or "the driver gives no reason"
+    said = f"its GPU {gpu.index} runs at {gpu.sm_clock_mhz} MHz, its peers' at {median(clocks):.0f} MHz ({why})"
+    return SlowerGpu(said, 1 - gpu.sm_clock_mhz / median(clocks))
 
 
 class GpuState(msgspec.Struct, frozen=True):

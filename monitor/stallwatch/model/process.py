@@ -3,6 +3,9 @@ lives, so what detectors reckon with each second is known, and none of them has 
 (ProcessLook) may be of one that has ended, or of another tool's file, thread by thread, and all of it may be unknown.
 Ticks are of sysconf(_SC_CLK_TCK)."""
 
+import re
+from collections.abc import Iterable
+
 import msgspec
 
 # Letters of a state, by proc(5).
@@ -10,6 +13,16 @@ STOPPED = frozenset("Tt")  # by a signal, or by a tracer
 ENDED = frozenset("ZX")  # it is a zombie, or gone altogether
 TERMINAL = "terminal "  # what a thread waits on begins so, where it is one
 SHELL_SIGNAL = 128  # a shell in between, and Python's own exit, say 128 + the signal
+
+
+# Threads of a control group that is frozen (a paused container, a job that a scheduler suspends): version 1 of control
+# groups puts them into state D and leaves most at the wait in which they were, version 2 leaves them in state S.
+_FROZEN = re.compile(r"^__refrigerator|^do_freezer_trap")
+
+
+def is_frozen(wchans: Iterable[str | None]) -> bool:
+    """Given where the threads of a process sleep, say whether its control group is frozen."""
+    return any(wchan is not None and _FROZEN.match(wchan) for wchan in wchans)
 
 
 class ChildProcess(msgspec.Struct, frozen=True):

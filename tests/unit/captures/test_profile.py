@@ -95,6 +95,26 @@ def _stat(pid: int, ticks: int, cpu: int, start: int = 5) -> Stat:
     return parse_stat(" ".join(fields).encode())
 
 
+@pytest.mark.parametrize(
+    ("held", "wchan", "shares"),
+    [("T", "do_signal_stop", (0.25, 0.0)), ("S", "do_freezer_trap", (0.0, 0.25)), ("D", "__refrigerator", (0.0, 0.25))],
+)
+def test_who_is_held_again_and_again_is_seen_so_at_some_moments(
+    proc: Path, held: str, wchan: str, shares: tuple[float, float]
+) -> None:
+    _counters(proc, ticks=1, waited_ns=0, faults=0, read=0)
+    usage = UsageCapture(50, 1000, {}, str(proc))
+    line = (proc / "50/task/50/stat").read_text()
+    for state, at in ((held, wchan), ("S", "hrtimer_nanosleep"), ("R", "0"), ("S", "futex_wait")):
+        (proc / "50/task/50/stat").write_text(line.replace(" S ", f" {state} ", 1))
+        (proc / "50/task/50/wchan").write_text(at)
+        usage.see()
+    taken = usage.taken(1, [], {})
+    assert (taken.stopped_share, taken.frozen_share) == shares
+    unseen = UsageCapture(50, 1000, {}, str(proc)).taken(1, [], {})
+    assert (unseen.stopped_share, unseen.frozen_share) == (None, None)
+
+
 def test_usage_is_what_changed_meanwhile(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((100.0, 105.0))
     monkeypatch.setattr("stallwatch.captures.profile.time.monotonic", lambda: next(clock))

@@ -1,7 +1,6 @@
 """Where a thread stands: the meaning of its frames, refined by the kernel's wait and the text of the line."""
 
 import re
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from stallwatch.diagnosis.activity.rank_activity import UNNAMED_TRANSFER
@@ -60,16 +59,6 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
         r"|^cv_wait|zio_|inode|dentry|d_alloc|^iterate_dir|lookup_slow|path_|do_fsync|vfs_|rwsem_down|autofs|overlay|^ovl_"
         r"|balance_dirty|lock_page|writeback|sync_fs|do_truncate|dio_|iomap|^read_events|io_cqring_wait")),
 )  # fmt: skip
-
-
-# Threads of a control group that is frozen (a paused container, a job that a scheduler suspends): version 1 of control
-# groups puts them into state D and leaves most at the wait in which they were, version 2 leaves them in state S.
-_FROZEN = re.compile(r"^__refrigerator|^do_freezer_trap")
-
-
-def is_frozen(wchans: Iterable[str | None]) -> bool:
-    """Given where the threads of a process sleep, say whether its control group is frozen."""
-    return any(wchan is not None and _FROZEN.match(wchan) for wchan in wchans)
 
 
 def kernel_wait(wchan: str | None, state: str | None, waits_on: str = "") -> KernelWait | None:

@@ -9,7 +9,6 @@ from stallwatch.diagnosis.activity.awaited_children import only_awaited
 from stallwatch.diagnosis.activity.blocking_location import (
     BlockingLocation,
     Circumstances,
-    is_frozen,
     kernel_wait,
     locate,
     locate_without_stack,
@@ -64,7 +63,7 @@ from stallwatch.diagnosis.frames.code_origin import (
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
-from stallwatch.model.process import ENDED, STOPPED
+from stallwatch.model.process import ENDED, STOPPED, is_frozen
 from stallwatch.model.verdict import Fact, Frame
 from stallwatch.progress.kinds import kind_of
 from stallwatch.progress.progress import Progress, compare

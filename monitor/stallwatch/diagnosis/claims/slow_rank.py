@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.job.pace import Late
-from stallwatch.diagnosis.slow_reasons import OF_COST, Reasons, slow_reasons
+from stallwatch.diagnosis.slow_reasons import Reasons, slow_reasons
+from stallwatch.diagnosis.slow_signs import OF_COST
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Fact, Rejected
@@ -24,7 +25,7 @@ def claim(analysis: Analysis) -> Saying:
         return None
     cost = slow.slowness
     come = verb(slow.ranks, "comes", "come")
-    why = slow_reasons(analysis.case, slow.ranks, cost)
+    why = slow_reasons(analysis.case, slow.ranks, cost, analysis.gpus)
     return Claim(
         cause="slow_rank",
         culprits=slow.ranks,
@@ -47,6 +48,7 @@ def claim(analysis: Analysis) -> Saying:
         frame=why.frame,
         told=_told(analysis, slow.ranks, why),
         steps=why.steps,
+        steps_are_all=bool(why.steps),
     )
 
 
@@ -54,7 +56,7 @@ def measured(analysis: Analysis, held_back: HeldBack) -> Claim:
     """Ranks that are slow by many steps, where the times of arrival in the last do not show it: with the line that a
     profile of them shows, and what goes with it."""
     cost = held_back.slowness
-    why = slow_reasons(analysis.case, held_back.ranks, cost)
+    why = slow_reasons(analysis.case, held_back.ranks, cost, analysis.gpus)
     return Claim(
         cause="slow_rank",
         culprits=held_back.ranks,
@@ -67,6 +69,7 @@ def measured(analysis: Analysis, held_back: HeldBack) -> Claim:
         frame=why.frame,
         told=_told(analysis, held_back.ranks, why),
         steps=why.steps,
+        steps_are_all=bool(why.steps),
     )
 
 

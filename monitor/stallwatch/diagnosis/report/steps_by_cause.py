@@ -313,12 +313,14 @@ def comm_stuck() -> list[NextStep]:
 
 
 def slow(who: StepContext) -> list[NextStep]:
-    """Steps for ranks that hold the job back."""
+    """Steps for ranks that hold the job back where nothing shows why: what was found brings its own
+    (diagnosis/slow_reasons.py)."""
     on_gpu = who.process.gpu_uuid or (who.activity and who.activity.process.uses_gpu)
     return [
+        profile(who.name, who.pid),
         *(
             [f"On {who.host} look for throttling: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE{who.gpu}`."]
-            if on_gpu and who.verdict.where != "dataloader"
+            if on_gpu
             else []
         ),
         of_the_living(
@@ -329,3 +331,9 @@ def slow(who: StepContext) -> list[NextStep]:
             "If the same node is slow with other ranks too, drain it and restart the job from its last checkpoint."
         ),
     ]
+
+
+def profile(name: str, pid: int | str | None) -> NextStep:
+    """How a person looks himself what ranks spend time on."""
+    look = f"See what {name} spends time on: `py-spy record --duration 20 --format speedscope -o rank.json"
+    return of_the_living(f"{look} --pid {'<pid>' if pid is None else pid}`, and the same of a peer.")

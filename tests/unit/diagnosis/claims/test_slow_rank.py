@@ -12,6 +12,7 @@ from stallwatch.model.evidence import (
     Evidence,
     HeldBack,
     Neighbour,
+    NodeEvidence,
     ProcessLook,
     Profile,
     RankEvidence,
@@ -19,6 +20,7 @@ from stallwatch.model.evidence import (
     SourceLine,
     Usage,
 )
+from stallwatch.model.gpu import Gpu
 from stallwatch.model.verdict import Slowness, Verdict
 from tests.builders.job import SLEEPS, STEP_NS, Rank, loop, world
 from tests.unit.diagnosis.job.test_time_spent import NEXT, backward, line, load_batch, seen
@@ -57,16 +59,26 @@ def verdict(
     peers: Sequence[SampledStack] = PEERS,
     stopped: Sequence[int] = (),
     backend: str = "nccl",
+    usage_of_peers: Usage = QUIET,
+    gpu2: dict[str, int] | None = None,
 ) -> Verdict:
     """Of a job of which a rank comes late, and was seen so. `stopped`: at the first of two looks."""
     late = _rank(rank, stacks, usage, late_ns=STEP_NS // 2, backend=backend)
     late = msgspec.structs.replace(late, profiles=(*late.profiles, *more))
-    ranks = [_rank(n, peers if stacks else (), QUIET, backend=backend) for n in range(4) if n != rank]
+    ranks = [_rank(n, peers if stacks else (), usage_of_peers, backend=backend) for n in range(4) if n != rank]
     held_back = HeldBack((rank,), "they wait", None, sure=True, from_start=from_start, grows=grows)
     together = tuple(_stopped(one, stopped) for one in sorted((*ranks, late), key=lambda one: one.rank))
-    (found,) = judge(Evidence(4, "gloo", together, (), (), held_back=held_back)).verdicts
+    nodes = (_node(together, gpu2),) if gpu2 else ()
+    (found,) = judge(Evidence(4, "gloo", together, nodes, (), held_back=held_back)).verdicts
     assert (found.cause, found.culprits) == ("slow_rank", (rank,))
     return found
+
+
+def _node(ranks: Sequence[RankEvidence], of_rank_2: dict[str, int]) -> NodeEvidence:
+    """A GPU for each rank, alike but for what is said of that of rank 2."""
+    gpus = [Gpu(one.rank, f"GPU-{one.rank}", sm_clock_mhz=1980, compute_pids=(one.pid or 0,)) for one in ranks]
+    gpus[2] = msgspec.structs.replace(gpus[2], **of_rank_2)
+    return NodeEvidence(ranks[0].host or "", (0, 1, 2, 3), gpus=(tuple(gpus),))
 
 
 def _stopped(rank: RankEvidence, stopped: Sequence[int]) -> RankEvidence:
@@ -199,6 +211,72 @@ def test_a_line_that_takes_little_of_the_cost_is_not_why(backend: str, why: bool
     told = verdict(little, peers=rest, backend=backend)
     assert (told.where is not None) == why
     assert ("no line explains it" in told.summary) != why
+
+
+def test_who_stands_stopped_at_the_moment_of_a_look_is_slow_by_many_steps() -> None:
+    """cpulimit, a freezer that comes and goes: the look sees one moment, and was told as the story. Another rank that
+    stands stopped is one."""
+    ranks = [_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(4)]
+    cost = Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0)
+
+    def told(of: int, sure: bool = True) -> list[str]:
+        stopped = ProcessLook(source="p", look=1, pid=ranks[2].pid, state="T", tracer_pid=0)
+        seen = [msgspec.structs.replace(one, processes=(stopped,)) if one.rank == of else one for one in ranks]
+        held_back = HeldBack((2,), "rank 2 holds the others back", cost, sure)
+        return [one.cause for one in judge(Evidence(4, "gloo", tuple(seen), (), (), held_back=held_back)).verdicts]
+
+    assert told(2) == ["slow_rank", "process_stopped"]
+    assert told(2, sure=False) == ["process_stopped", "slow_rank"]
+    assert told(3) == ["process_stopped"]
+
+
+@pytest.mark.parametrize(
+    ("field", "said", "step"),
+    [
+        ("stopped_share", "it is held by a stop signal (SIGSTOP) 40% of the time and let go on again", "cpulimit"),
+        (
+            "frozen_share",
+            "it is held by its control group, which is frozen and thawed 40% of the time",
+            "docker events",
+        ),
+    ],
+)
+def test_who_is_held_again_and_again_for_most_of_what_it_costs_is_slow_for_that(
+    field: str, said: str, step: str
+) -> None:
+    """By moments over some seconds: one look sees few. The line where it stands then is no reason, and neither are
+    other programs or its input."""
+    of_all = msgspec.structs.replace(QUIET, **{field: 0.0})
+    held = msgspec.structs.replace(of_all, **{field: 0.4})
+    longer = [load_batch(6), seen(92, line(90)), backward(2)]
+    told = verdict(longer, held, usage_of_peers=of_all)
+    assert said in told.summary
+    assert step in told.next_steps[0]
+    assert not [one for one in told.next_steps if "other programs" in one or "Compare what" in one]
+    assert told.where is None
+    assert told.culprit_processes[0].frame is None
+    for share in (0.04, 1.0):  # less than what it costs; or it stands, and that is another matter
+        little = msgspec.structs.replace(of_all, **{field: share})
+        assert "held by" not in verdict(longer, little, usage_of_peers=of_all).summary
+    assert "held by" not in verdict(longer, held, usage_of_peers=held).summary, "all are"
+
+
+@pytest.mark.parametrize(("mhz", "why"), [(1100, True), (1960, False)])
+def test_a_gpu_whose_clock_is_lower_is_why(mhz: int, why: bool) -> None:
+    told = verdict([load_batch(6), seen(92, line(90)), backward(2)], gpu2={"sm_clock_mhz": mhz})
+    assert ("its GPU 2 runs at 1100 MHz, its peers' at 1980 MHz" in told.summary) == why
+    assert ("nvidia-smi -q -i GPU-2" in told.next_steps[0]) == why
+    assert any("Compare what" in step for step in told.next_steps) != why
+
+
+def test_steps_follow_the_reason_that_was_found() -> None:
+    """ "Look for other programs on its cores" was the second of them whatever it was."""
+    shared = verdict([load_batch(6), seen(92, line(90)), backward(2)])
+    for told in (verdict(OWN), shared, verdict(OWN, msgspec.structs.replace(QUIET, major_faults=1000))):
+        assert not [step for step in told.next_steps if "other programs" in step]
+        assert len(told.next_steps) >= 2
+    nothing = verdict(PEERS)
+    assert [step for step in nothing.next_steps if "other programs on its cores" in step]
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["stopped now and then", "all are"])
