@@ -12,7 +12,7 @@ from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
 from stallwatch.detectors.looks import Looks, PeerRank, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
-from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, slow_cost
+from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, seconds_without, slow_cost
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -56,6 +56,7 @@ class _Watched(msgspec.Struct, frozen=True):
     anew_ns: int = 0  # looks before say what is usual in this job, and nothing of what is so now
     waited_for: tuple[int, ...] = ()  # for whom the others wait, since when they do; and
     before_seconds: float = 0.0  # how long a step was before; 0: not known
+    without_seconds: float = 0.0  # the same by few looks, where it must do
 
     @property
     def least(self) -> Least | None:
@@ -167,8 +168,8 @@ class SlowDetector:
         lagging = lags_of(before.lagging, alive)
         first_mark = before.first_mark if before.looks.count and looks.count >= before.looks.count else looks.mark
         anew = looks.count < before.looks.count
-        waited_for, seconds = ((), 0.0) if anew else (before.waited_for, before.before_seconds)
-        return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns, waited_for, seconds)
+        known = ((), 0.0, 0.0) if anew else (before.waited_for, before.before_seconds, before.without_seconds)
+        return _Watched(before.job, looks, lagging, by_window, shares, first_mark, before.anew_ns, *known)
 
     def _by_window(self, before: _Watched, looks: Looks) -> tuple[Least | None, ...]:
         """What each window says; a long one, of which hardly a look is new, still what it said."""
@@ -226,6 +227,7 @@ class SlowDetector:
             peers = columns_with(watched.looks, least.ranks, least.looks)
             if costs_nothing(watched.looks, peers, least.ranks, alive, seconds):
                 return None
+            seconds = watched.without_seconds
         since_told = watched.looks.within(min(seen.at_ns - since_ns, _MEASURED_NS)) if told else 0
         columns = columns_with(watched.looks, least.ranks, max(least.looks, since_told))
         surely = max(LEAST_LOOKS, int(_SURELY_OF_IT * since_told))
@@ -306,9 +308,14 @@ def _with_before(watched: _Watched, slow: _Slow | None) -> _Watched:
     if least is None or (slow is not None and slow.confirmed and slow.ranks == least.ranks):
         return watched
     every = columns_with(watched.looks, least.ranks, len(watched.looks.looks))
-    known = watched.before_seconds if watched.waited_for == least.ranks else 0.0
-    seconds = seconds_before(watched.looks, every, least.ranks, least.looks) or known
-    return msgspec.structs.replace(watched, waited_for=least.ranks, before_seconds=seconds)
+    same = watched.waited_for == least.ranks
+    asked = (watched.looks, every, least.ranks, least.looks)
+    return msgspec.structs.replace(
+        watched,
+        waited_for=least.ranks,
+        before_seconds=seconds_before(*asked) or same * watched.before_seconds,
+        without_seconds=seconds_without(*asked) or same * watched.without_seconds,
+    )
 
 
 def _gives_way(before: _Slow, now: _Slow | None, watched: _Watched) -> bool:

@@ -4,7 +4,7 @@ step's mean length, both since they are slow. A few long steps cost as much as m
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import sqrt
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 import msgspec
 
@@ -16,7 +16,10 @@ from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job_progress import SURE_ERRORS
 
 _AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
-_EARLIER_LOOKS = 16  # of a job without slow ranks say how long its steps were
+_EARLIER_LOOKS = 16  # of a job without slow ranks say how long its steps were; or
+_SOME_LOOKS = 4  # where they surely show that it was without
+_WAITS_EXPECTED = 3.0  # moments, if they had been as now: none of them is seen by chance in one of twenty
+_JUST_BEFORE = 2  # looks: that in which it began, and a step of its own before that
 _ALLOWED = 2.0  # times their interval of 95 %: they were chosen as those that show the most
 _APART = 0.3  # of the cost: of looks at four moments a second
 _MISSED = 20.0  # times as long as its steps take: nobody looked there, as in a phase
@@ -127,7 +130,8 @@ def _against_past(seen: Slowness, before_seconds: float, apart: float, *, at_mos
 
 def seconds_before(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Sequence[int], window: int) -> float:
     """Given (rank, column) of peers over all looks, and the ranks that are slow in the last `window` of them, return
-    how long a step was before they were; 0.0 where the job was not seen without."""
+    how long a step was before they were; 0.0 where the job was not seen without for so long that it tells whether they
+    cost anything."""
     less = differences(peers, ranks)
     since = since_when(less[-window:])
     # It began some looks before those that show it surely.
@@ -135,9 +139,47 @@ def seconds_before(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Seq
     earlier = less[:-begun]
     if len(earlier) < _EARLIER_LOOKS or fmean(earlier) > _WITHOUT * fmean(less[-since:]):
         return 0.0
-    # A warm-up is long past, or does not count: the later half has it least.
-    halves = (_usual_step_ns(looks, len(less), begun), _usual_step_ns(looks, begun + len(earlier) // 2, begun))
-    return min((step_ns for step_ns in halves if step_ns), default=0.0) / SECOND_NS
+    return _early_step_ns(looks, len(less), len(earlier)) / SECOND_NS
+
+
+def seconds_without(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Sequence[int], window: int) -> float:
+    """The same as well as it can be known, for the figure of what they cost: of ranks that are slow, a job that was
+    seen without for some seconds was seen so. Who is only late for a while, and costs nothing, is not known by it."""
+    less = differences(peers, ranks)
+    now = fmean(less[-since_when(less[-window:]) :])
+    # A window may be shorter than the time since then.
+    since = since_when(less, LEAST_LOOKS, now)
+    # It began some looks before those that show it surely; of few before it a third is left out at most.
+    begun = since + max(_JUST_BEFORE, min(since // 2, (len(less) - since) // 3))
+    earlier = less[:-begun]
+    if len(earlier) < _EARLIER_LOOKS:
+        return _before_by_few(looks, earlier, now) / SECOND_NS
+    return 0.0 if fmean(earlier) > _WITHOUT * now else _early_step_ns(looks, len(less), len(earlier)) / SECOND_NS
+
+
+def _early_step_ns(looks: Looks, many: int, earlier: int) -> float:
+    """A step's mean length in the first `earlier` of so many looks. A warm-up is long past, or does not count: the
+    later half has it least."""
+    halves = (
+        _usual_step_ns(looks, many, many - earlier),
+        _usual_step_ns(looks, many - earlier + earlier // 2, many - earlier),
+    )
+    return min((step_ns for step_ns in halves if step_ns), default=0.0)
+
+
+def _before_by_few(looks: Looks, earlier: Sequence[float], now: float) -> float:
+    """A step's length in the first looks, nanoseconds; 0.0 where they are too few to show that these ranks were not
+    waited for then: of a rank that is waited for a fifth of the time four moments in five show nothing."""
+    first = looks.looks[: len(earlier)]
+    moments = sum(look.ticks for look in first)
+    if len(first) < _SOME_LOOKS or now * moments < _WAITS_EXPECTED:
+        return 0.0
+    if fmean(earlier) + stdev(earlier) / sqrt(len(earlier)) > _WITHOUT * now:
+        return 0.0
+    # A look comes up to a quarter of a second after its step began; the records have the steps' own lengths.
+    lengths = (look.itself_ns for look in first)
+    known = [median(of_look) for of_look in lengths if of_look and all(of_look)]
+    return median(known) if len(known) >= _SOME_LOOKS else 0.0
 
 
 def _moments(looks: Looks, window: int, but: int = 0) -> list[tuple[int, int]]:
@@ -159,13 +201,13 @@ def _usual_step_ns(looks: Looks, window: int, but: int) -> float:
     return sum(time_ns for time_ns, _ in usual) / sum(steps for _, steps in usual)
 
 
-def since_when(less: Sequence[float], least: int = LEAST_LOOKS) -> int:
+def since_when(less: Sequence[float], least: int = LEAST_LOOKS, now: float | None = None) -> int:
     """Given by how much less some ranks wait at each look, oldest first, return how many of the newest looks are of the
     time since they do, `least` at least: a window that found it begins before that, and what was before costs
-    nothing."""
+    nothing. `now`: by how much they do so since then; None: by the mean of these looks."""
     if len(less) <= least:
         return len(less)
-    half = fmean(less) / 2
+    half = (fmean(less) if now is None else now) / 2
     sums = [*accumulate(one - half for one in reversed(less))]
     return max(range(least, len(less) + 1), key=lambda count: (sums[count - 1], count))
 

@@ -47,7 +47,7 @@ def _share(incident: Incident) -> float:
         return 0.0
     families = {finding.family for finding in incident.findings}
     if verdict.traits.holds_back or families == {"slow"}:
-        cost = verdict.slowness.share if verdict.slowness is not None else 0.0
+        cost = verdict.slowness.share if verdict.slowness is not None and not verdict.slowness.says_little else 0.0
         return cost / (1.0 + cost)
     return 1.0 if "hang" in families else 0.0
 

@@ -34,6 +34,9 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
         seen = replace(seen, because=(*seen.because, Fact(finding.without_cost or finding.reason, BY_STEPS)))
         if seen.slowness is None and finding.slowness is not None:
             return replace(seen, slowness=finding.slowness)
+        if finding.slowness is not None and seen.slowness is not None and seen.slowness.at_most:
+            # Of hosts that run ahead of their devices steps tell what they cost, where they were seen without.
+            seen = _with_cost(seen, finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
         return replace(seen, confidence="likely") if sure and seen.confidence == "possible" else seen
     if finding.stage != "confirmed" or not may_be_held_back_by(finding.ranks, seen):
@@ -59,17 +62,17 @@ def _is_by_steps(verdict: Verdict, finding: Finding) -> bool:
 
 def _as_measured_now(verdict: Verdict, finding: Finding) -> Verdict:
     """A verdict by many steps was made of what had been measured when the look began."""
-    summary = verdict.summary
-    if verdict.slowness is not None and finding.slowness is not None:
-        summary = summary.replace(cost_of(verdict.slowness), cost_of(finding.slowness))
+    verdict = _with_cost(verdict, finding.slowness) if finding.slowness is not None else verdict
     others = (fact for fact in verdict.because if fact.source != BY_STEPS)
-    return replace(
-        verdict,
-        confidence="likely",
-        summary=summary,
-        because=(Fact(finding.reason, BY_STEPS), *others),
-        slowness=finding.slowness or verdict.slowness,
-    )
+    return replace(verdict, confidence="likely", because=(Fact(finding.reason, BY_STEPS), *others))
+
+
+def _with_cost(verdict: Verdict, cost: Slowness) -> Verdict:
+    """The same, with this figure instead of its own, if it has one."""
+    summary = verdict.summary
+    if verdict.slowness is not None:
+        summary = summary.replace(cost_of(verdict.slowness), cost_of(cost))
+    return replace(verdict, summary=summary, slowness=cost)
 
 
 def profile_seconds(incident: Incident, look: int) -> int:

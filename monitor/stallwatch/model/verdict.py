@@ -71,6 +71,10 @@ class Rejected(msgspec.Struct, frozen=True):
     why: str
 
 
+_LEAST_REST = 0.01  # of a step: the others wait for all of it where looks say so, and nothing is divided by nothing
+_TELLING = 1.5  # times a step
+
+
 class Slowness(msgspec.Struct, frozen=True):
     """What slow ranks cost their job: the one measure that finding, verdict, metric, page and message show."""
 
@@ -86,8 +90,19 @@ class Slowness(msgspec.Struct, frozen=True):
     @property
     def share(self) -> float:
         """The cost as a part of the step that it would be without: 0.3 is a job that is 30 % slower for it."""
-        rest = self.step_seconds - self.cost_seconds
+        rest = max(self.step_seconds - self.cost_seconds, _LEAST_REST * self.step_seconds)
         return self.cost_seconds / rest if rest > 0 else 0.0
+
+    @property
+    def waiting_share(self) -> float:
+        """The part of a step as it is in which the others wait for them."""
+        return min(self.cost_seconds / self.step_seconds, 1.0) if self.step_seconds else 0.0
+
+    @property
+    def says_little(self) -> bool:
+        """It is a bound, and so far away that it tells nobody what the job loses: of a host that runs ahead of its
+        device the others wait for nearly all of a step, which is longer by a tenth for it."""
+        return self.at_most and self.share > _TELLING
 
 
 def cost_of(slowness: Slowness) -> str:
@@ -98,6 +113,9 @@ def cost_of(slowness: Slowness) -> str:
         return f"the others wait {cost} in each step for it"
     span = f"over the last {slowness.steps} steps, {slowness.seconds:.0f} s"
     more = f"+{100 * slowness.share:.0f} %"
+    if slowness.says_little:
+        waits = f"in {cost} of which ({slowness.waiting_share:.0%}) the others wait for it"
+        return f"each step takes {step}, {waits}; how long one is without that nobody has seen ({span})"
     at_most = "at most " if slowness.at_most else ""
     return f"each step takes {step}, {at_most}{cost} longer than if all ranks were as fast ({at_most}{more}; {span})"
 

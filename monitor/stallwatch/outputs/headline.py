@@ -35,10 +35,13 @@ def who(verdict: Verdict) -> str:
 
 
 def cost_share(verdict: Verdict) -> str:
-    """By how much a slow rank makes each step longer: " +31%", " up to +31%"."""
+    """By how much a slow rank makes each step longer: " +31%", " up to +31%"; where that is not known, for how much of
+    it the others wait."""
     slowness = verdict.slowness
     if slowness is None or not slowness.step_seconds:
         return ""
+    if slowness.says_little:
+        return f", waited for {slowness.waiting_share:.0%} of each step"
     return f"{' up to' if slowness.at_most else ''} +{slowness.share:.0%}"
 
 

@@ -216,7 +216,7 @@ def _facts(incident: Incident, verdict: Verdict) -> Iterator[str]:
     if verdict.slowness is not None and verdict.slowness.step_seconds:
         cost = verdict.slowness
         each, whole = f"{cost.cost_seconds:.2g} s", f"{cost.step_seconds:.3g} s"
-        if not (each in verdict.summary and whole in verdict.summary):
+        if not (cost.says_little or (each in verdict.summary and whole in verdict.summary)):
             yield f"costs {'at most ' if cost.at_most else ''}{each} of each step of {whole}"
     if verdict.mismatch and not says_what_differs(verdict):
         sides = _code(verdict.mismatch.expected), _code(verdict.mismatch.found)

@@ -8,7 +8,7 @@ import pytest
 from stallwatch.config import Config
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
-from stallwatch.detectors.slow_cost import seconds_before, since_when, slow_cost
+from stallwatch.detectors.slow_cost import seconds_before, seconds_without, since_when, slow_cost
 from stallwatch.model.finding import Finding
 from stallwatch.replay.playing import detect
 from tests.builders.clock import SECOND_NS
@@ -43,6 +43,38 @@ def test_a_cost_is_near_the_truth(by: By, slowdown: float, backend: Backend, nea
     assert costs[-1].cost_seconds == pytest.approx(true, rel=near)
     assert costs[-1].step_seconds == pytest.approx(0.2 + true, rel=near)
     assert costs[-1].low_seconds < costs[-1].cost_seconds < costs[-1].high_seconds
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "nccl ahead"])
+@pytest.mark.parametrize(("onset", "step_scale", "slowdown"), [(4.0, 1.0, 1.0), (6.0, 0.25, 0.3), (20.0, 5.0, 0.3)])
+def test_a_job_that_was_seen_without_for_seconds_tells_what_they_cost(
+    backend: Backend, onset: float, step_scale: float, slowdown: float
+) -> None:
+    """Sixteen looks before it were asked for: of a dozen "at most +700 %" was told, of +85 %."""
+    job = Job("sleep", 4, slowdown, 1, onset, backend, step_scale=step_scale, jitter=0.02)
+    costs = [one.slowness for one in _findings(job, onset + 30 * max(step_scale, 1.0)) if one.slowness]
+    assert not costs[-1].at_most
+    # A step is as long as that of the last rank, which is 2 % longer than each.
+    true = COMPUTE_SECONDS * step_scale * (slowdown - 0.02)
+    assert costs[-1].cost_seconds == pytest.approx(true, rel=0.15)
+
+
+def test_who_was_hardly_seen_not_to_be_waited_for_is_not_known_to_cost_that() -> None:
+    """Four of five moments show nothing of a rank that is waited for a fifth of the time."""
+
+    def known(many: int, ticks: int) -> float:
+        looks = looked((many, 1.0, STEADY), (40, 1.3, SLOW))
+        lasted = int(SECOND_NS)
+        early = tuple(
+            msgspec.structs.replace(look, ticks=ticks if place < many else 4, itself_ns=(lasted,) * 4)
+            for place, look in enumerate(looks.looks)
+        )
+        looks = msgspec.structs.replace(looks, looks=early)
+        return seconds_without(looks, looks.columns_of(looks.members, len(looks.looks)), [1], 20)
+
+    assert known(9, 4) == 1.0
+    assert known(9, 1) == 0.0
+    assert known(5, 4) == 0.0, "what is just before it does not count"
 
 
 @pytest.mark.parametrize(("stage", "cost_seconds"), [(1, 0.3 * COMPUTE_SECONDS), (0, 0.0)])

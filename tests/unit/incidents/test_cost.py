@@ -42,6 +42,13 @@ def test_of_a_slow_rank_the_part_counts_that_is_lost() -> None:
     assert seconds(watched((100, (slow,)))) == {"slow_rank": 8.0}  # a fifth of 40
 
 
+def test_of_a_bound_that_says_little_nothing_counts_as_lost() -> None:
+    bound = Slowness(0.24, 0.23, 0.25, 0.25, 100, 25.0, at_most=True)
+    report = diagnosis(verdict(cause="slow_rank", slowness=bound))
+    slow = incident(since_ns=90 * SECOND_NS, report=report, findings=(finding(detector="slow"),))
+    assert seconds(watched((100, (slow,)))) == {}
+
+
 @pytest.mark.parametrize("cause", ["waiting", "healthy", "job_ended"])
 def test_what_is_no_fault_costs_nothing(cause: str) -> None:
     calm = msgspec.structs.replace(HANG, report=diagnosis(verdict(cause=cause)))

@@ -107,6 +107,15 @@ def test_what_a_look_sees_of_the_same_ranks_has_the_measure_that_there_is() -> N
     assert slowness.measured(_slow(now), [sure]).confidence == "certain"
 
 
+def test_of_hosts_that_run_ahead_steps_tell_what_they_cost() -> None:
+    """By times of arrival in one look the others' hosts wait for a host of NCCL far longer than the job does."""
+    now, bound = _cost(0.06), msgspec.structs.replace(_cost(0.25), at_most=True)
+    look = msgspec.structs.replace(_says(cost=bound), summary=f"it holds the job back: {cost_of(bound)}")
+    told = slowness.measured(_slow(now), [look])
+    assert (told.slowness, told.summary) == (now, f"it holds the job back: {cost_of(now)}")
+    assert slowness.measured(_slow(None), [look]).slowness == bound
+
+
 def test_what_many_steps_show_is_said_where_a_look_sees_others_or_nobody_late() -> None:
     now, healthy = _cost(0.1), Verdict("healthy", (), "likely", "all moves")
     told = slowness.measured(_slow(now), [healthy])

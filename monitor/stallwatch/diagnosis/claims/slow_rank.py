@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
 from stallwatch.diagnosis.job.pace import Late
@@ -23,7 +25,9 @@ def claim(analysis: Analysis) -> Saying:
     # One look shows no motion of its own, but who has come late each time to calls that were made until just now.
     if not analysis.moves and not analysis.pace.just_moved(slow.group):
         return None
-    cost = slow.slowness
+    # A host that is late to its device costs less than the others' hosts wait for it.
+    ahead = analysis.case.groups[slow.group].backend == "nccl"
+    cost = replace(slow.slowness, at_most=ahead)
     come = verb(slow.ranks, "comes", "come")
     why = slow_reasons(analysis.case, slow.ranks, cost, analysis.gpus)
     return Claim(

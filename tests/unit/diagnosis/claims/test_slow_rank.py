@@ -366,6 +366,13 @@ def test_what_a_rank_costs_is_what_the_last_of_the_others_waits_for_it() -> None
     assert cost.cost_seconds == pytest.approx(0.06)
 
 
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_hosts_of_nccl_wait_for_a_host_longer_than_the_job_does(backend: str) -> None:
+    cost = verdict(OWN, backend=backend).slowness
+    assert cost is not None
+    assert cost.at_most == (backend == "nccl")
+
+
 def test_what_is_late_by_little_and_by_much_costs_what_it_does_on_the_whole() -> None:
     cost = moved(0.0, of_rank_2=(20_000_000, 130_000_000, 30_000_000)).slowness
     assert cost is not None
