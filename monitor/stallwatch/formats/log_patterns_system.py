@@ -85,6 +85,16 @@ SYSTEM_PATTERNS: Final = (
         "actor_died", "actor died unexpectedly", r"(?P<message>The actor died unexpectedly before finishing this task)"
     ),
     pattern("actor_died", "actor is dead because", r"(?P<message>The actor is dead because .*)"),
+    # vLLM's engine, of a worker that it counts within itself (training_log: one of several engines).
+    *(
+        pattern("process_failed", "died unexpectedly", text)
+        for text in (r"Worker proc VllmWorker-(?P<rank>\d+) died", r"\bRayWorkerProc rank=\[(?P<rank>\d+)\] died")
+    ),
+    pattern(
+        "process_failed",
+        "VllmWorkerProcess pid",
+        r"Worker VllmWorkerProcess pid (?P<pid>\d+) died, exit code: (?P<exit>-?\d+)",
+    ),
     pattern("memory_killed", "due to memory pressure", r"killed due to memory pressure \(OOM\)"),
     pattern("memory_killed", "running low on memory", r"killed due to the node running low on memory"),
     pattern("cancelled", "death signal", r"Received (?:Signals\.)?(?P<message>SIG\w+) death signal"),

@@ -13,6 +13,9 @@ _STAMP: Final = r"(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+
 # What follows a prefix is the line itself, whose indentation means something.
 _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     re.compile(r"(?P<writer>\[pod/[^\]\s]*\])\s?"),  # kubectl logs --prefix
+    # SGLang's: a rank of tensor parallelism is the job's, where no other parallelism counts beside it.
+    re.compile(rf"\[{_STAMP}(?P<writer> TP(?P<task>\d{{1,6}})(?: EP\d+)?)\] ?"),
+    re.compile(rf"\[{_STAMP}(?P<writer>(?: [A-Z]{{2,4}}\d+)+)\] ?"),
     # With containerd's mark, or with journald's host and process.
     re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|(?P<host>[\w.-]+) [^\s:\[]+\[(?P<pid>\d+)\]: |\| )?"),
     re.compile(r"(?P<writer>[A-Za-z][\w.-]*[-_]\d+ +\|) ?"),  # docker compose
@@ -23,6 +26,8 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     # mpirun --timestamp-output
     re.compile(r"(?P<stamp>[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})(?=\[)"),
     re.compile("[\x00\ufeff]"),
+    # vLLM's workers, likewise
+    re.compile(r"(?P<writer>\((?:VllmWorker rank=|Worker_TP)(?P<task>\d{1,6})(?:_EP\d+)? pid=(?P<pid>\d+)\))\s?"),
     re.compile(r"(?P<writer>\([\w.<>-]+ pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]*))?\))\s?"),  # Ray
     re.compile(r"(?P<writer>\[default(?P<local>\d+)\]):"),  # torchrun --tee: the local rank
     # torchrun with a role of the user's own: what its number means is his to know.
@@ -55,10 +60,11 @@ _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
     r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\]"
-    r"|[A-Za-z][\w.-]*:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL (?:INFO|WARN) )"
+    # a host's name has a letter (a container's is its number, in hexadecimal), the time of day has none
+    r"|(?=\d*[A-Za-z-])[\w.-]+:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL (?:INFO|WARN) )"
 )
 _MARKED: Final = re.compile(
-    r"[\d\])>:\t]|\w +\||^[\w.-]+ $|^[`\"'\u201c\u2018]+$"
+    r"[\d\])>:\t]|\w +\||^[\w.-]+ $|^[`\"'\u201c\u2018]+$|\b[A-Z]{4,8} - $"
 )  # what no word of a sentence, and no exception group, begins with
 LONGEST_PREFIX: Final = 120
 # The end of a progress bar ("32040/500150 [6:28:43<94:39:17,  1.37it/s, loss=2.6]", "12it [00:03, 3.9it/s]"), which has

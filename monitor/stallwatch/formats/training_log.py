@@ -14,6 +14,7 @@ from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_last_lines import error_like, last_lines
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, refilled, uncut, whole_lines
+from stallwatch.formats.log_messages import Messages
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import LineOwners
 from stallwatch.formats.log_pattern import Pattern
@@ -41,7 +42,7 @@ from stallwatch.formats.log_traceback import (
     undrawn,
 )
 from stallwatch.formats.outside_text import line_of
-from stallwatch.model.evidence import LogEvent, LogTail
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
@@ -95,6 +96,7 @@ _NEWS: Final = frozenset(("nccl_init_started", "nccl_init_complete", "init_waiti
 _CHILD: Final = re.compile(r"-- Process (?P<local>\d+) terminated with the following error:")
 _SECTION: Final = re.compile(r"-{4,} ?(?P<mark>Begin|End) global rank (?P<rank>\d+) STD(?:OUT|ERR) ?-{4,}")
 _WORKER: Final = re.compile(r"\[Rank (?P<rank>\d+)\]$")  # Ray Train's controller, before what that worker raised
+_OF_SEVERAL_ENGINES: Final = re.compile(r"\(EngineCore_DP[1-9]")  # vLLM's, each of which counts its own workers
 _LISTED: Final = re.compile(r'"(?:stdout|stderr)_lines": \[')  # ansible prints what a command wrote as JSON
 _LISTED_LINE: Final = re.compile(r'\s+"(?P<text>(?:[^"\\]|\\.)*)",?$')
 
@@ -146,6 +148,7 @@ class _Reading:
         self._section: int | None = None  # whose part of the log this is
         self._child: int | None = None  # local rank of a child, whose traceback comes next
         self._worker: int | None = None  # likewise a rank
+        self._messages = Messages()
 
     def feed(self, raw: str, number: int) -> None:
         if self._listed and (match := _LISTED_LINE.match(raw)):
@@ -160,7 +163,7 @@ class _Reading:
         if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text) or shape_before_bars(raw)):
             self._shapes.append(shape)
             line = read_line(raw, self._shapes)
-        line = self._in_section(line)
+        line = self._messages.feed(self._in_section(line), number)
         self.owners.feed(line)
         self._progress.feed(line, raw, number)
         self._tell_time(line)
@@ -218,7 +221,8 @@ class _Reading:
             fields["at_seconds"], fields["utc"] = self._now
         if event.at is None and line.stamp:
             fields["at"] = line.stamp
-        for name in ("task", "pid", "host"):
+        of_another = event.kind in PROCESS_ENDS and event.rank is not None  # whoever writes that is not who ended
+        for name in () if of_another else ("task", "pid", "host"):
             if getattr(event, name) is None and (value := getattr(line, name)) is not None:
                 fields[name] = value
         self.events[place] = replace(event, **fields) if fields else event
@@ -291,6 +295,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
     of_another = pattern.kind == "process_failed" and said.keys() & {"rank", "local_rank"}
     if of_another or (pattern.kind == "gpu_unreachable" and header):
         fields = {"rank": None, "local_rank": None}
+    if _OF_SEVERAL_ENGINES.search(line.writer):
+        said.pop("rank", None)
     fields |= _written_by(line, header)
     for name, value in said.items():
         if own_form := _told(name, value):

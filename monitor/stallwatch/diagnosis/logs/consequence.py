@@ -90,7 +90,11 @@ _OF_OTHERS: Final = tuple(
         (r"gloo.*(?:timeout|timed out)|application timeout caused pair closure|heartbeat timeout", PEER_GONE),
         (r"NCCL remote error|gloo/transport/", PEER_GONE),
         # vLLM's engine, of its workers; who asks the engine says the second.
-        (r"RPC call to \w+ timed out|EngineCore encountered an issue", PEER_GONE),
+        (
+            r"RPC call to \w+ timed out|EngineCore encountered an issue"
+            r"|^RuntimeError: (?:cancelled|Executor failed)\.?$",
+            PEER_GONE,
+        ),
         (
             r"tcpstore|c10d store|key-value store|store->|store based barrier|wait timeout after|socket timeout"
             r"|recvValue",

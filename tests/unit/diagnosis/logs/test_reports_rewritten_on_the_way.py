@@ -245,3 +245,18 @@ class TestAnAdapterThatGaveUp:
 
     def test_one_that_lost_several_is_the_end_that_they_have_in_common(self) -> None:
         assert told(self._log((2, "10.0.0.9"), (2, "10.0.0.8"))) == ("fabric_fault", (2,))
+
+
+@pytest.mark.parametrize(
+    "mark", ["- SimpleTuner - INFO - ", "2026-10-31 03:11:02,475 - root - ERROR - ", "- a.b - WARNING - "]
+)
+def test_what_pythons_loggers_put_before_a_ranks_mark_is_taken_off(mark: str) -> None:
+    assert told(marked(ranked(RAISED, 3), mark)) == ("rank_raised", (3,))
+
+
+@pytest.mark.parametrize("host", ["678c7278cb2d", "8h200-3", "-", "gpu7.example.org"])
+def test_nccl_s_line_begins_with_a_host_whose_name_may_begin_with_a_digit(host: str) -> None:
+    """A container's name is hexadecimal, and what people replace in a post is left as they left it."""
+    began = f"{host}:12:44 [0] NCCL INFO comm 0x1 rank 3 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init START\n"
+    text = began + f"{host}:12:44 [0] include/alloc.h:125 NCCL WARN Cuda failure 710 'device-side assert triggered'\n"
+    assert told(marked(text, "| worker > ")) == ("rank_raised", (3,))
