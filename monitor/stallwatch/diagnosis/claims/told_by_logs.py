@@ -1,25 +1,27 @@
 """What torch, gloo, NCCL, the launcher and the kernel wrote themselves: the only witness where there are logs and
 nothing else, and of ranks that left no dump."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
 from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.log_reading import LogReading
+from stallwatch.diagnosis.logs.ranks_meeting import incomplete, oddities, place_of, too_many, who_is_missing
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD, places_of
+from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD, Waiter, places_of
 from stallwatch.formats.operation_names import operation_name
-from stallwatch.formats.rank_ranges import rank_ranges
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)
 _MOST_FACTS = 6
+_STALE_STORE_STEP = (
+    "Look who else uses MASTER_PORT (`ss -ltnp | grep MASTER_PORT`): end what an older run left there, or take another "
+    "port."
+)
 _GONE = (*PROCESS_ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash")
 _RAISED = (
     "exception", "native_exception", "out_of_memory", "memory_allocation", "shared_memory", "dataloader_killed",
@@ -119,7 +121,7 @@ def init(analysis: Analysis) -> Saying:
     """Who did not come to the rendezvous, or did not write what others asked the store for."""
     if analysis.graph.waits:
         return None
-    found = _who_is_missing(analysis.case.logs)
+    found = who_is_missing(analysis.case.logs)
     if found is None:
         return None
     cause: Cause = "init_missing" if found.at_rendezvous else "not_entered"
@@ -137,10 +139,10 @@ def init(analysis: Analysis) -> Saying:
 def communicator(analysis: Analysis) -> Saying:
     """All members began a communicator of NCCL, and none completed it."""
     logs = analysis.case.logs
-    found = _incomplete(logs)
+    found = incomplete(logs)
     if found is None or analysis.graph.waits or _seen(analysis):
         return None
-    fact = _oddities(logs)[-1]
+    fact = oddities(logs)[-1]
     comm, ranks, size = found
     if len(ranks) < size:
         return Rejected("comm_stuck", f"{fact.fact}: of the other members nothing is told")
@@ -153,7 +155,9 @@ def undecided(analysis: Analysis) -> Claim | None:
     """What the logs tell though it decides nothing, and what would."""
     logs = analysis.case.logs
     told = sorted(logs.told, key=lambda one: (passes_on(one.event), not one.event.first))  # what says most first
-    facts = [*_oddities(logs), *(Fact(headline(one), one.source) for one in told)]
+    facts = [*oddities(logs), *(Fact(headline(one), one.source) for one in told)]
+    if not facts:  # the watchdogs' words are lost but for where each of them stood
+        facts = [_waits_by_status(waiter) for group in logs.groups for waiter in group.waiters.values()]
     if not facts:
         facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
     if not facts or analysis.graph.waits or _seen(analysis):
@@ -168,8 +172,10 @@ def undecided(analysis: Analysis) -> Claim | None:
     waiting = tuple(sorted({waiter.rank for waiter in waiters}))
     operation, seq = _waited_in(analysis)
     in_one = sum(bool(group.waiters) for group in logs.groups) == 1 and len({waiter.seq for waiter in waiters}) == 1
-    words = words_in(told[0], logs.events) if told else None
-    if _too_many(logs):
+    by_status = [LoggedFailure(waiter.event, waiter.rank, "collective_timeout") for waiter in waiters]
+    meaning = next(iter((*told, *by_status)), None)
+    words = words_in(meaning, logs.events) if meaning else None
+    if too_many(logs):
         words = Words("", _STALE_STORE_STEP, "start")
     meant = (Fact(words.why, "what such a line means"),) if words and words.why and not logs.groups else ()
     return Claim(
@@ -179,11 +185,21 @@ def undecided(analysis: Analysis) -> Claim | None:
         because=(*facts[:_MOST_FACTS], *meant),
         missing=silent + dumps,
         by_line=words,
-        told=(_after_the_end(logs) or places_of(logs.groups)) if logs.groups else facts[0].fact,
+        told=(_after_the_end(logs) or places_of(logs.groups)) if logs.groups else _said(logs, facts),
         told_waiting=waiting,
         operation=operation if in_one else None,
         seq=seq if in_one else None,
     )
+
+
+def _waits_by_status(waiter: Waiter) -> Fact:
+    return Fact(f"rank {waiter.rank}: {waiter.event.text.strip()[:200]}", place_of(waiter.event))
+
+
+def _said(logs: LogReading, facts: Sequence[Fact]) -> str:
+    """What says most; of a log in which nothing looks like an error, how it ends."""
+    only_ends = not logs.told and all(event.kind == "last_line" for event in logs.unrecognised)
+    return f"the log ends with {facts[-1].fact}" if only_ends else facts[0].fact
 
 
 def _after_the_end(logs: LogReading) -> str:
@@ -271,122 +287,3 @@ def _ranks(one: LoggedFailure) -> tuple[int, ...]:
 def _seen(analysis: Analysis) -> set[int]:
     """Ranks whose process or stack was looked at: what they do, their log does not decide."""
     return {rank for rank, evidence in analysis.case.evidence.items() if evidence.processes or evidence.stacks}
-
-
-# The start of a job: who did not come, and what does not fit together.
-
-_STALE_STORE_STEP = (
-    "Look who else uses MASTER_PORT (`ss -ltnp | grep MASTER_PORT`): end what an older run left there, or take another "
-    "port."
-)
-_INIT = ("init_timeout", "init_waiting")
-
-
-class _Missing(NamedTuple):
-    """Ranks that did not come while others waited for them."""
-
-    ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    at_rendezvous: bool  # False: they came to init_process_group, and not to what was called next
-    operation: str
-    facts: tuple[Fact, ...]
-
-
-def _who_is_missing(logs: LogReading) -> _Missing | None:
-    """Given what logs tell, return the ranks that others waited for at the start, where the text proves them."""
-    if any(one.kind == "collective_timeout" for one in logs.told):
-        return None  # the job had communicated
-    return _by_store_keys(logs) or _by_count(logs)
-
-
-def _by_store_keys(logs: LogReading) -> _Missing | None:
-    """Ranks name whom they wait for: the one that writes NCCL's id, or a key of gloo."""
-    waits: dict[int, list[LogEvent]] = defaultdict(list)
-    waiting: set[int] = set()
-    for one in logs.told:
-        event = one.event
-        if one.kind != "init_timeout" or not event.ranks or one.rank is None:
-            continue
-        waiting.add(one.rank)
-        if event.group_rank is not None and event.group_rank != one.rank:
-            return None  # ranks of a group that is not the whole job: whom they name is not known
-        for rank in event.ranks:
-            waits[rank].append(event)
-    missing = sorted(set(waits) - waiting)
-    if not missing:
-        return None
-    event = waits[missing[0]][0]
-    of_nccl, of_hccl = "ncclUniqueId" in event.text, "unconnected ranks" in event.text
-    if of_hccl and {*missing, *waiting} != set(range(len(missing) + len(waiting))):
-        return None  # it counts within the communicator, which may be of some ranks
-    what = "to set NCCL's unique id" if of_nccl else "to write its address into the store"
-    what = "to connect to HCCL's root" if of_hccl else what
-    facts = tuple(Fact(f"{named(waiting)} waited for rank {rank} {what}", _place(waits[rank][0])) for rank in missing)
-    return _Missing(
-        tuple(missing),
-        tuple(sorted(waiting)),
-        not of_nccl,
-        "the first collective" if of_nccl else "init_process_group",
-        facts,
-    )
-
-
-def _by_count(logs: LogReading) -> _Missing | None:
-    """As many as came have written it: who has not is missing."""
-    told = [e for e in logs.events if e.kind in _INIT and e.rank is not None and e.joined is not None and e.expected]
-    if not told:
-        return None
-    expected = {event.expected for event in told}
-    came = {event.rank for event in told if event.rank is not None}
-    most = max(event.joined or 0 for event in told)
-    size = expected.pop()
-    if expected or size is None or most != len(came) or most >= size or max(came) >= size:
-        return None
-    missing = tuple(rank for rank in range(size) if rank not in came)
-    last = max(told, key=lambda event: event.joined or 0)
-    fact = f"{most} of {size} ranks came to the store's barrier: {rank_ranges(came)}"
-    return _Missing(missing, tuple(sorted(came)), True, "init_process_group", (Fact(fact, _place(last)),))
-
-
-def _oddities(logs: LogReading) -> list[Fact]:
-    """What does not fit together at the start: too many at the store, communicators begun and not completed."""
-    text = "{} came to a store that waits for {}: it is an older job's, or another job uses the same port"
-    too_many = [Fact(text.format(event.joined, event.expected), _place(event)) for event in _too_many(logs)]
-    return [*too_many[:1], *_communicators(logs)]
-
-
-def _too_many(logs: LogReading) -> list[LogEvent]:
-    """Where more ranks joined than the job has: a store of an earlier attempt counts on."""
-    return [e for e in logs.events if e.kind in _INIT and e.joined is not None and e.expected and e.joined > e.expected]
-
-
-def _incomplete(logs: LogReading) -> tuple[str, tuple[int, ...], int] | None:
-    """The communicator that was begun and not completed: its id, the ranks in it that began, its size."""
-    began: dict[str, dict[int, LogEvent]] = defaultdict(dict)
-    completed: dict[str, set[int]] = defaultdict(set)
-    for event in logs.events:
-        if event.comm is None or event.group_rank is None:
-            continue
-        if event.kind == "nccl_init_started":
-            began[event.comm][event.group_rank] = event
-        elif event.kind == "nccl_init_complete":
-            completed[event.comm].add(event.group_rank)
-    for comm, ranks in sorted(began.items()):
-        open_ = sorted(set(ranks) - completed[comm])
-        if open_:
-            return comm, tuple(open_), next(iter(ranks.values())).expected or 0
-    return None
-
-
-def _communicators(logs: LogReading) -> list[Fact]:
-    found = _incomplete(logs)
-    if found is None:
-        return []
-    comm, ranks, size = found
-    event = next(e for e in logs.events if e.comm == comm and e.kind == "nccl_init_started")
-    begun = f"NCCL's communicator {comm} of {size} ranks was begun by {named(ranks)} and not completed"
-    return [Fact(begun, _place(event))]
-
-
-def _place(event: LogEvent) -> str:
-    return f"{event.source}:{event.line}" if event.source else "log"

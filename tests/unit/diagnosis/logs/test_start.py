@@ -55,3 +55,9 @@ def test_both_sides_of_a_mismatch_that_detail_prints() -> None:
     assert "rank 0" in found.summary and "[20]" in found.summary
     majority = DETAIL.format(0, 10, 3, 20) + DETAIL.format(1, 10, 3, 20) + DETAIL.format(2, 10, 3, 20)
     assert told(majority) == ("collective_mismatch", (3,))
+
+
+def test_a_log_that_only_stops_is_told_by_its_last_line() -> None:
+    agent = "[INFO] 2026-11-28 12:28:26,10{} dynamic_rendezvous: {}\n"
+    joins = "The node 'worker-0_8_0' attempts to join the next round of the rendezvous 'v2'."
+    assert joins in verdict(agent.format(1, "Rendezvous'ing worker group") + agent.format(2, joins)).summary

@@ -281,3 +281,13 @@ def test_steps_for_calls_that_differ_where_nobody_is_named_speak_of_these_and_of
     assert (found.cause, found.culprits) == ("collective_mismatch", ())
     assert "aborted" not in str(found.next_steps)
     assert cause in str(found.next_steps)
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4", "2.5", "2.6"])
+def test_ranks_of_which_only_the_second_line_is_left_are_told_with_what_they_wait_in(version: str) -> None:
+    """Posts are cut: torch's first line names the operation, the second one the group and the numbers."""
+    found = verdict("".join(timed_out(version, rank, 32).splitlines()[1] + "\n" for rank in (1, 3, 8)))
+    assert (found.cause, found.waiting, found.seq) == ("undecided", "1,3,8", 32)
+    assert "wait in a collective number 32" in found.summary
+    assert "flight recorder" in found.next_steps[0]
+    assert found.because[0].source
