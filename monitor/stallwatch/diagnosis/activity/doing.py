@@ -35,7 +35,7 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
     wait = kernel_wait(now.kernel.wchan, now.kernel.state, now.kernel.waits_on)
     said = hint(source_text(sources, frames[0])) if frames else None
     on_cpu = bool(now.thread and now.thread.active) or (not frames and now.kernel.state == "R")
-    roles = {found.role for frame in frames if (found := meaning(frame))}
+    roles = {found.role for frame in frames[: _call_made(frames)] if (found := meaning(frame))}
     return Doing(
         where="busy_loop" if standing.gpu_guessed else standing.where,  # it may as well compute, which ends
         child="child" in roles or (standing.where == "user_code" and standing.waits_for_children),
@@ -49,6 +49,21 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
         if now.thread and standing.where == "lock" and wait in ("futex", None)
         else None,
     )
+
+
+# What clients of services call themselves, between their own frames and the wait: it is nobody's training.
+_BETWEEN = ("tenacity", "backoff", "retry", "retrying", "wrapt", "decorator")
+
+
+def _call_made(frames: Sequence[CodeFrame]) -> int:
+    """How many frames the call has that the innermost code of the job makes, an installed trainer's too. What called
+    that code is none of what it does: mp.spawn, the agent of a sweep."""
+    for place, frame in enumerate(frames):
+        found = code_origin(frame.filename)
+        is_own = found.origin is Origin.LIBRARY and found.module.partition(".")[0] not in _BETWEEN
+        if (is_own or found.origin is Origin.JOB) and meaning(frame) is None:
+            return place
+    return len(frames)
 
 
 def without_a_turn(before: JudgedThread, now: JudgedThread, standing: BlockingLocation) -> BlockingLocation:
