@@ -145,9 +145,9 @@ class Member:
         self._board = seen.board
         if wish.summary:
             self._put = judged
-        self._noted = seen.told
-        if seen.told is not None:
-            self._told = seen.told
+        self._noted = told = seen.told
+        if told is not None:
+            self._told = told
         self._unnoted = wish.told if wish.told is not None and not seen.told_noted else None
         self._closed = self._closed or wish.closes
         if seen.generation:
@@ -165,13 +165,16 @@ class Member:
         vacant = not seen.board.holder and not self._generation
         self._vacant_ns = (self._vacant_ns or now_ns) if vacant else None
         if not seen.board.member and not seen.board.closed:
-            self._join_again()
+            self._join_again(self._ordinal - 1)
             self.left = self._over_ns is not None and self._told is None
+        elif seen.board.closed and not self._closed and self._over_ns is None and (told is None or not is_last(told)):
+            self._join_again(self._ordinal)
 
-    def _join_again(self) -> None:
+    def _join_again(self, past: int) -> None:
         """The place does not know this node any more: it was restarted with nothing, or this node was away for long.
-        All who stood there join again, and meet in the same incident; what people were told is noted again."""
-        self._past = max(self._past, self._ordinal - 1)
+        All who stood there join again, and meet in the same incident; what people were told is noted again. So, in the
+        next, where one for whom this was over has closed it, and told is not the end: the job stands here."""
+        self._past = max(self._past, past)
         self._ordinal, self._put, self._known_report = 0, 0, 0
         self._generation, self._verdict, self._published, self._vacant_ns = 0, None, b"", None
 

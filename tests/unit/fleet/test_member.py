@@ -250,6 +250,14 @@ def test_the_next_job_at_the_same_address_is_told_as_any_other_and_nobody_is_on_
     assert "acknowledged" not in [one.step for one in sent]
 
 
+def test_nodes_of_which_some_remember_an_incident_before_meet_in_a_place_that_has_lost_all() -> None:
+    """One that remembers none comes first, and opens the one that for others is over."""
+    story = Story(culprit=5, sees_at={0: 5.0, 1: 20.0, 2: 20.0, 3: 20.0}, relaunched=frozenset({1, 2, 3}))
+    story.away, story.wiped = (0.0, 1.0), True
+    sent = told(sent_in(story))
+    assert [(one.culprits, one.key[-2:]) for one in sent] == [((5,), "-2")]
+
+
 def test_nor_is_anybody_on_it_where_the_place_goes_and_a_node_calls_it_as_that_of_the_job_before() -> None:
     sent = sent_in(Story(culprit=5, away=(3.0, 1e9), relaunched=frozenset(), resolved_at=170.0))
     assert sent and "acknowledged" not in [one.step for one in sent]
