@@ -7,6 +7,7 @@ Order: defaults, then the TOML file, then STALLWATCH_<SECTION>_<KEY>, then flags
 
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -205,6 +206,11 @@ def _silent_slack(config: Config) -> Iterator[str]:
             "[slack] is silent, for [alertmanager] tells, and people hear of each incident once: "
             "remove [slack], or set slack.also = true, and both tell"
         )
+
+
+def node_of(config: Config) -> str:
+    """How this node is called, to people and to other nodes: `daemon.node`, else its host name."""
+    return config.daemon.node or socket.gethostname()
 
 
 def own_defaults(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -37,6 +37,9 @@ class DaemonSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "with the rights that it was given, and keeps none."
         ),
     ] = ""
+    node: Annotated[
+        str, _key("How this node is called, to people and other nodes; no two of a fleet alike; empty: its host name.")
+    ] = ""
     tick_seconds: Annotated[float, _key("Time between two looks at the node.", gt=0, le=60)] = 1.0
     minimum_world_size: Annotated[int, _key("Jobs with fewer ranks are shown but never told.", ge=1)] = 2
 

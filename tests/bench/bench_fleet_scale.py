@@ -88,7 +88,8 @@ def words_of(nodes: int) -> list[bytes]:
 
 
 def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
-    secret, place, nodes = secret_of(settings), open_place(settings), len(words)
+    secret, nodes = secret_of(settings), len(words)
+    place = open_place(settings, secret)
     key = Key(JOB, place.join(JOB, "node00000"))
     began = time.perf_counter()
     names = [f"node{node:05}" for node in range(nodes)]
@@ -101,7 +102,7 @@ def measure(words: list[bytes], settings: Settings, costs: Costs) -> str:
     looks: list[float] = []
     threads = [
         threading.Thread(
-            target=_node, args=(open_place(settings), key, sealed[n::_WRITERS], began, written, over, looks)
+            target=_node, args=(open_place(settings, secret), key, sealed[n::_WRITERS], began, written, over, looks)
         )
         for n in range(_WRITERS)
     ]

@@ -22,6 +22,8 @@ from stallwatch.fleet.node_word import NodeWord, believed, encode_word
 from stallwatch.fleet.orders import Order, OrdersWish, Posting, exchange_orders
 from stallwatch.fleet.pace_seat import SILENT_SECONDS
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
+from stallwatch.fleet.roster import Greeting, exchange_roster
+from stallwatch.fleet.seal import key_id
 from stallwatch.fleet.verdict import Home, judge_job
 from stallwatch.incidents.incident_names import shared_name
 from stallwatch.model.incident import OutputTold, Told
@@ -83,6 +85,9 @@ class FleetRun:
             self._advance(story.past)
         if story.relaunched is not None:
             self._leave_behind()
+        for number in range(story.nodes if story.keys else 0):  # as daemons have said it while the job moved
+            greeting = Greeting(host(number), ((shared_name(JOB), number * story.per_node),))
+            exchange_roster(self._place(number), self._secret(number), greeting)
 
     def _advance(self, past: int) -> None:
         """The place knows of the job's incidents before."""
@@ -99,10 +104,10 @@ class FleetRun:
         word = encode_word(
             NodeWord(node, tuple(range(self.story.per_node)), msgspec.msgpack.decode(summary, type=NodeSummary))
         )
-        first = exchange(place, SECRET, Wish(job, node, summary=word, claims=True))
-        exchange(place, SECRET, Wish(job, node, first.ordinal, generation=first.generation, told=told))
+        first = exchange(place, self._secret(0), Wish(job, node, summary=word, claims=True))
+        exchange(place, self._secret(0), Wish(job, node, first.ordinal, generation=first.generation, told=told))
         order = Posting(Order("acknowledge", f"{job}-1", by="anna"), 3600.0, anew=True)
-        exchange_orders(place, SECRET, OrdersWish(give=(order,)))
+        exchange_orders(place, self._secret(0), OrdersWish(give=(order,)))
         self.now = 0.0
         self._places.set_time(0.0)
 
@@ -172,13 +177,15 @@ class FleetRun:
         try:
             place = self._place(node)
             if request.orders is not None:
-                return Seen(orders=exchange_orders(place, SECRET, request.orders))
+                return Seen(orders=exchange_orders(place, self._secret(node), request.orders))
+            if request.greeting is not None:
+                return Seen(roster=exchange_roster(place, self._secret(node), request.greeting))
             if request.wish is None:
                 place.check()
                 return Seen()
         except PlaceProblem as error:
             return Seen(problem=str(error), advice=error.help)
-        seen = exchange(place, SECRET, request.wish, since_boot_ns=NodeClock(self, node).monotonic_ns)
+        seen = exchange(place, self._secret(node), request.wish, since_boot_ns=NodeClock(self, node).monotonic_ns)
         if not seen.problem:
             self.heard_at[node].append(self.now)
         if seen.told_noted and self.noted_at is None:
@@ -187,8 +194,12 @@ class FleetRun:
 
     def _place(self, node: int) -> MeetingPlace:
         if node not in self._opened:
-            self._opened[node] = cast("MeetingPlace", _Counted(self._places.of_node(node), self._count))
+            key = key_id(self._secret(node))
+            self._opened[node] = cast("MeetingPlace", _Counted(self._places.of_node(node, key), self._count))
         return self._opened[node]
+
+    def _secret(self, node: int) -> bytes:
+        return SECRET + b"%d" % self.story.keys.get(node, 0)
 
     def _count(self) -> None:
         self._asked += 1
@@ -200,7 +211,7 @@ class FleetRun:
         if node in self.story.unable:
             return _Judged(self, Ended(1, b"", b"MemoryError"))
         found = self._place(node).summaries(question.key)
-        verdict = _verdict(self.story, found, question, self._homes())
+        verdict = _verdict(self.story, found, question, self._homes(), self._secret(node))
         if verdict is None:
             return _Judged(self, Ended(1, b"", b"nothing that could be believed has been put yet"))
         return _Judged(self, Ended(0, verdict, b""))
@@ -218,12 +229,14 @@ class FleetRun:
 _VERDICTS: dict[tuple[object, ...], bytes | None] = {}
 
 
-def _verdict(story: Story, found: dict[str, bytes], question: JudgeQuestion, homes: dict[int, Home]) -> bytes | None:
+def _verdict(
+    story: Story, found: dict[str, bytes], question: JudgeQuestion, homes: dict[int, Home], secret: bytes
+) -> bytes | None:
     """Judging is pure, and the same nodes say the same: once for each set of them."""
     names = frozenset(found)
     about = (story.nodes, story.per_node, story.culprit, story.fault, names, tuple(homes.items()))
     if about not in _VERDICTS:
-        verdict = judge_job(believed(found, SECRET, question.key), question.world_size, lambda: homes)
+        verdict = judge_job(believed(found, secret, question.key), question.world_size, lambda: homes)
         _VERDICTS[about] = None if verdict is None else msgspec.json.encode(verdict)
     return _VERDICTS[about]
 
@@ -235,6 +248,8 @@ def why_again(run: FleetRun, first: Sent, again: Sent) -> str:
     """Given a first message and one more of the same step, return why it could not be helped; "" where it could."""
     if again.node == first.node or not first.noted:
         return "its sender died between the send and the note" if not first.noted else ""
+    if run.story.keys.get(again.node, 0) != run.story.keys.get(first.node, 0):
+        return "another key"
     if min(run.told_at[again.node], default=1e9) < again.queued_at - _TICK:
         return ""  # it had been said to this node, which told all the same
     if run.story.disturbed(again.node, 0.0, again.at) or run.story.disturbed(first.node, 0.0, again.at):
@@ -291,7 +306,8 @@ def note(count: Count, seed: int, run: FleetRun) -> None:
     if len(keys) > 1:
         count.count["two keys"] += 1
     # Who told alone and died before it was noted has counted by what it remembers; the place has lost it.
-    unknowable = run.story.wiped and run.story.relaunched is not None
+    # Sides that do not believe each other count each for itself.
+    unknowable = bool(run.story.keys) or (run.story.wiped and run.story.relaunched is not None)
     if len(keys) > 1 and not unknowable:
         count.bad.append(f"TWO KEYS seed {seed}: {run.story} {told}")
     whys = [why_again(run, told[0], one) for one in told[1:]]

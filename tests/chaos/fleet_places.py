@@ -18,7 +18,7 @@ PlaceKind = Literal["memory", "directory", "redis"]
 class Places:
     """How a node opens the meeting place, how the place forgets all, and how it is told the time."""
 
-    of_node: Callable[[int], MeetingPlace]
+    of_node: Callable[[int, str], MeetingPlace]  # given the node, and which key it signs with
     wipe: Callable[[], None]
     set_time: Callable[[float], None] = lambda now: None
 
@@ -30,7 +30,7 @@ MakePlaces = Callable[[Callable[[], float]], Places]
 def in_memory(clock: Callable[[], float]) -> Places:
     """One that does what the real ones promise (tests/unit/fleet/test_place.py)."""
     memory = MemoryPlace(clock)
-    return Places(lambda number: memory, memory.lose_everything)
+    return Places(lambda number, key: memory.of_key(key), memory.lose_everything)
 
 
 @contextlib.contextmanager
@@ -50,4 +50,4 @@ def places_of(kind: PlaceKind) -> Iterator[MakePlaces]:
 
 def _in_directory(root: Path, clock: Callable[[], float]) -> Places:
     """Each node's own view of it; its files are never lost."""
-    return Places(lambda number: DirectoryPlace(root, clock), lambda: None)
+    return Places(lambda number, key: DirectoryPlace(root, clock, key), lambda: None)

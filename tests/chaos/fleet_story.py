@@ -81,6 +81,7 @@ class Story:
     # Nodes that remember the incident of a job before at the same address, told, acknowledged and never closed. None:
     # there was none.
     relaunched: frozenset[int] | None = None
+    keys: dict[int, int] = field(default_factory=dict)  # nodes that sign with another key, and which
     paced: bool = True  # nodes had said while the job moved which ranks they have
     resolved_at: float = 150.0
     unable: frozenset[int] = frozenset()  # nodes that cannot judge what others say: no memory, half an upgrade
@@ -141,4 +142,7 @@ def random_story(rng: random.Random) -> Story:
         story.slow = more.choice([(0.5, 1.0), (1.0, 2.0), (3.0, 4.0)])
     if more.random() < 0.2:
         story.past, story.relaunched = 0, frozenset(node for node in range(nodes) if more.random() < 0.5)
+    if more.random() < 0.15:
+        each = more.random() < 0.5  # has a key of its own
+        story.keys = {node: node if each else 1 for node in range(nodes) if each or more.random() < 0.5}
     return story

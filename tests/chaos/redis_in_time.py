@@ -71,18 +71,21 @@ class RedisInTime:
 
     def __init__(self, client: "redis.Redis", hand: mmap.mmap) -> None:
         self._client, self._hand = client, hand
-        self._place = RedisPlace(client, "redis://simulated")
+        self._places: dict[str, RedisPlace] = {}
         self._began_ns = WALL_NS
 
     def set_time(self, seconds: float) -> None:
         """So many seconds after the beginning of the story."""
         self._hand[:8] = int(self._began_ns + seconds * SECOND_NS).to_bytes(8, "little")
 
+    def _place(self, number: int, key: str) -> RedisPlace:
+        return self._places.setdefault(key, RedisPlace(self._client, "redis://simulated", key))
+
     def places(self) -> Places:
         """An empty server for the next story, some hours after the last one."""
         self._began_ns += 6 * 3600 * SECOND_NS
         self._client.flushall()
-        return Places(lambda number: self._place, self._client.flushall, self.set_time)
+        return Places(self._place, self._client.flushall, self.set_time)
 
 
 @contextlib.contextmanager

@@ -28,12 +28,12 @@ def check(file: Path | None, as_json: bool) -> None:
         split_address(settings.http.listen)
     telling(settings, cast("Control", None), SystemClock())  # made as the daemon makes them; none starts, none asks it
     if settings.fleet.url:
-        from stallwatch.fleet.place_settings import settings_of
+        from stallwatch.fleet.place_settings import exposed, settings_of
         from stallwatch.fleet.try_place import try_place
 
         place = settings_of(settings.fleet)
         assert place is not None
-        try_place(place)
+        warnings = [*warnings, *filter(None, (exposed(place),)), *try_place(place, config.node_of(settings))]
     if as_json:
         echo_json(config.without_secrets(settings))
     else:

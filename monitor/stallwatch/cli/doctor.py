@@ -135,7 +135,8 @@ def command(
             f"No rank with pid {pid} runs here.",
             "A rank has RANK or SLURM_PROCID in its environment and torch loaded; `stallwatch status` lists them.",
         )
-    around = replace(around, daemon=_daemon(control_socket(config_file)), meeting=meeting_of(settings.fleet))
+    meeting = meeting_of(settings.fleet, config.node_of(settings))
+    around = replace(around, daemon=_daemon(control_socket(config_file)), meeting=meeting)
     examination = examine(CHECKS, around, SystemClock(), seconds_left(time.monotonic() - began))
     if as_json:
         doctor_view.print_json(examination)

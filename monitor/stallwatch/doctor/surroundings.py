@@ -169,6 +169,10 @@ class MeetingTrial(Protocol):
         """Return what is wrong and what to do, ("", "") where it can be used. Ends by itself within some seconds."""
         ...
 
+    def exposed(self) -> str:
+        """Return that the key of the nodes may be read by others, "" where it may not."""
+        ...
+
 
 @dataclass(frozen=True)
 class Question:

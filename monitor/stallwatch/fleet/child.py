@@ -14,6 +14,7 @@ from stallwatch.fleet.orders import OrdersWish, exchange_orders
 from stallwatch.fleet.pace_seat import PaceWish, exchange_pace
 from stallwatch.fleet.place import MeetingPlace
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
+from stallwatch.fleet.roster import Greeting, exchange_roster
 from stallwatch.node.capabilities import drop_unless_root
 from stallwatch.node.framing import answer_requests, as_child
 
@@ -22,11 +23,12 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     """What the child that talks to the meeting place is asked."""
 
     settings: Settings
-    what: Literal["check", "exchange", "orders", "pace", "company"]
+    what: Literal["check", "exchange", "orders", "pace", "company", "greet"]
     wish: Wish | None = None
     orders: OrdersWish | None = None
     pace: PaceWish | None = None
     company: CompanyWish | None = None
+    greeting: Greeting | None = None
 
 
 _REQUEST = msgspec.msgpack.Decoder(PlaceRequest)
@@ -44,9 +46,12 @@ class Talker:
     def answer(self, request: PlaceRequest) -> Seen:
         """Ask the meeting place; its errors are answers."""
         try:
+            if request.what in ("check", "greet") and secret_of(request.settings) != self._secret:
+                self._place = None  # another key was put into the file
             if self._place is None or request.settings != self._settings:
-                self._secret, self._place = secret_of(request.settings), open_place(request.settings)
-                self._settings = request.settings
+                self._secret = secret_of(request.settings)
+                self._place = open_place(request.settings, self._secret)
+                self._settings, self._tried = request.settings, None
             if request.what == "check" or request.settings != self._tried:
                 self._place.check()
                 self._tried = request.settings
@@ -68,7 +73,9 @@ class Talker:
             return Seen(pace=exchange_pace(place, self._secret, request.pace))
         if request.company is not None:
             return Seen(company=exchange_company(place, self._secret, request.company))
-        return Seen() if request.wish is None else exchange(place, self._secret, request.wish)
+        if request.wish is not None:
+            return exchange(place, self._secret, request.wish)
+        return Seen(roster=exchange_roster(place, self._secret, request.greeting or Greeting()))
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """A shared directory as meeting place, for sites that have nothing else: O_EXCL and rename are what it rests on.
 
-    <job>/<ordinal>/opened  closed  members/<node>  summaries/<node>  claim.<generation>  beat.<generation>  told
-    <job>/<ordinal>/report
-    .orders/<name>
+    .nodes/<key>/<node>
+    <key>/<job>/<ordinal>/opened  closed  members/<node>  summaries/<node>  claim.<generation>  beat.<generation>
+    <key>/<job>/<ordinal>/told  report
+    <key>/.orders/<name>
 
 No node's clock is compared with another's: that a claim's counter stands, a watcher sees by its own clock; how old a
 file is, by a file that it has just written there itself.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from stallwatch.fleet.directory_guests import greet_in
 from stallwatch.fleet.place import (
     CLAIM_SECONDS,
     DESERTED_SECONDS,
@@ -28,6 +30,7 @@ from stallwatch.fleet.place import (
     MOST_ORDERS,
     Board,
     Dated,
+    Guest,
     Key,
     Kind,
     Life,
@@ -57,6 +60,8 @@ from stallwatch.formats.outside_text import file_name_of
 _NO_FILE: Final = (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP)
 _ORDERS: Final = ".orders"  # no job's name begins with a dot
 _OPENED: Final = "opened"
+_NODES: Final = ".nodes"
+_NO_KEY: Final = "none"
 _TOUCH_SECONDS: Final = 5.0  # a part of LEFT_SECONDS
 _MOST_TOUCHED: Final = 256
 _UNNAMED: Final = "a node that has not said its name"
@@ -66,8 +71,11 @@ _ATTEMPTS: Final = 20  # to open the next incident while others do
 class DirectoryPlace:
     """A meeting place in a shared directory."""
 
-    def __init__(self, root: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._root = root
+    def __init__(self, root: Path, monotonic: Callable[[], float] = time.monotonic, key: str = "") -> None:
+        """`key`: by which the key that is signed with is known."""
+        self._top = root
+        self._key = key
+        self._root = root / key
         self._monotonic = monotonic
         self._beats: dict[tuple[Key, int], tuple[bytes, float]] = {}  # what a claim's counter was, since when
         self._counters: dict[tuple[Key, int], int] = {}
@@ -78,25 +86,26 @@ class DirectoryPlace:
         """See that the folder is its user's alone, that a file cannot be created twice, and that it can be replaced.
         Raise PlaceProblem with what to do."""
         with self._problems():
-            status = os.stat(self._root)
+            status = os.stat(self._top)
             if (
                 not stat.S_ISDIR(status.st_mode)
                 or status.st_uid != os.geteuid()
                 or stat.S_IMODE(status.st_mode) != 0o700
             ):
                 raise PlaceProblem(
-                    f"{self._root}: who may write there could speak for any node: it must be a directory of uid "
+                    f"{self._top}: who may write there could speak for any node: it must be a directory of uid "
                     f"{os.geteuid()} with mode 0700, and is of uid {status.st_uid} with mode "
                     f"{stat.S_IMODE(status.st_mode):04o}",
-                    f"install -d -o '#{os.geteuid()}' -m 0700 {self._root}; the daemons of all nodes run by that uid.",
+                    f"install -d -o '#{os.geteuid()}' -m 0700 {self._top}; the daemons of all nodes run by that uid.",
                 )
-            probe = self._root / f".probe-{secrets.token_hex(8)}"
+            self._root.mkdir(mode=0o700, exist_ok=True)
+            probe = self._top / f".probe-{secrets.token_hex(8)}"
             try:
                 create_file(probe, b"1")
                 with contextlib.suppress(FileExistsError):
                     create_file(probe, b"2")
                     raise PlaceProblem(
-                        f"{self._root}: a file that exists could be created again (O_EXCL)",
+                        f"{self._top}: a file that exists could be created again (O_EXCL)",
                         "This file system cannot keep two nodes from claiming one thing: take NFS 4, Lustre, or Redis.",
                     )
                 replace_file(probe, b"3")
@@ -264,6 +273,11 @@ class DirectoryPlace:
             revision = f"directory:{changes}" if changes else ""
             return (known, None) if revision == known and known else (revision, self._standing(folder))
 
+    def greet(self, node: str, word: bytes) -> list[Guest]:
+        """A file for each node, in the folder of its key."""
+        with self._problems():
+            return greet_in(self._top / _NODES, self._key or _NO_KEY, _file_of(node) if node else "", word)
+
     def hang_up(self) -> None:
         """Nothing is held open."""
 
@@ -336,10 +350,12 @@ class DirectoryPlace:
             is_past = name.isdecimal() and int(name) < ordinal - 1
             if is_past and modified_seconds(home / name) < now - KEPT_SECONDS:
                 shutil.rmtree(home / name, ignore_errors=True)
-        for name in names_in(self._root):
-            is_old = modified_seconds(self._root / name) < now - 24 * KEPT_SECONDS
-            if is_old and self._root / name != home and name != _ORDERS:
-                shutil.rmtree(self._root / name, ignore_errors=True)
+        # Of keys that are no longer signed with, and of jobs; what is in use is written to all the time.
+        for folder in dict.fromkeys((self._top, self._root)):
+            for name in names_in(folder):
+                is_old = modified_seconds(folder / name) < now - 24 * KEPT_SECONDS
+                if is_old and folder / name not in (home, self._root) and name not in (_ORDERS, _NODES):
+                    shutil.rmtree(folder / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def _problems(self) -> Iterator[None]:

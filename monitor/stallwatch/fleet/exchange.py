@@ -16,6 +16,7 @@ from stallwatch.fleet.company_seat import CompanySeen
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
 from stallwatch.fleet.place import Board, Key, Life, MeetingPlace, Turn, since_boot_ns
+from stallwatch.fleet.roster import RosterSeen
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.incident import OutputTold, Step, Told, is_last
@@ -55,6 +56,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     orders: OrdersSeen | None = None
     pace: PaceSeen | None = None
     company: CompanySeen | None = None
+    roster: RosterSeen | None = None
     problem: str = ""  # nothing else is said then
     advice: str = ""
 

@@ -69,7 +69,8 @@ def main() -> int:
     gc.disable()  # evidence is a tree without cycles that lives until the end
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=JudgeQuestion)
     try:
-        verdict = answer_to(question, open_place(question.settings), secret_of(question.settings))
+        secret = secret_of(question.settings)
+        verdict = answer_to(question, open_place(question.settings, secret), secret)
     except PlaceProblem as error:
         sys.stderr.write(f"{error}\n")
         return 1

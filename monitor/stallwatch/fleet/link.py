@@ -21,6 +21,7 @@ from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.position import Local, Position
+from stallwatch.fleet.roster import MEND, RosterSeat
 from stallwatch.fleet.verdict import JobVerdict, published
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import Start, module_of_ours, start_own
@@ -34,6 +35,7 @@ _TIMED_OUT_TRIALS: Final = 3  # that a judge counts for which took all its time
 _BETWEEN_VERDICTS_SECONDS: Final = 1.0
 _OF_ALL: Final = ":orders"  # whose wish it is that is no incident's
 _OF_PACE: Final = ":pace"
+_OF_ROSTER: Final = ":roster"
 _OF_PAST: Final = ":past"
 _OF_COMPANY: Final = ":company"
 _MOST_PAST: Final = 64
@@ -80,6 +82,7 @@ class Link:
         self._seats: dict[str, _Seat] = {}
         self.book = Book(node)
         self.companies = Companies(node)
+        self.roster = RosterSeat(node)
         self._company: CompanyWish | None = None  # on its way
         self._orders: OrdersWish | None = None  # on its way
         self._news: list[News] = []
@@ -100,6 +103,8 @@ class Link:
     def problem(self) -> str:
         """Why the meeting place cannot be used, a sentence; "" while it can."""
         said = (self._problem, self._advice) if self._problem else self._orders_problem
+        if not self._problem and self.roster.seen is not None and (strange := self.roster.seen.problem()):
+            said = (strange, MEND)
         if not said[0] and self._paces is not None:
             said = (self._paces.problem, "")
         return ". ".join(part.rstrip(" .") for part in said if part)
@@ -164,7 +169,7 @@ class Link:
         # Where an answer takes seconds all of them are always due. None may wait for ever behind another; incidents,
         # whose claims expire, wait for one request of another kind at most.
         incident = self._ask_incident
-        others = (self._ask_orders, self._ask_past, self._ask_pace, self._ask_company)
+        others = (self._ask_orders, self._ask_roster, self._ask_past, self._ask_pace, self._ask_company)
         turns = tuple(turn for other in others for turn in (other, incident))
         presses = any(self._seats[local.incident_id].member.presses(now_ns, local) for local in locals_)
         first = 1 if presses and now_ns - self._other_ns < _MOST_PRESSED_SECONDS * SECOND_NS else self._turn
@@ -182,6 +187,12 @@ class Link:
             return False
         self._orders = orders
         self._send(_OF_ALL, PlaceRequest(self._settings, "orders", orders=orders), now_ns)
+        return True
+
+    def _ask_roster(self, now_ns: int, _: Sequence[Local]) -> bool:
+        if (greeting := self.roster.wish(now_ns)) is None:
+            return False
+        self._send(_OF_ROSTER, PlaceRequest(self._settings, "greet", greeting=greeting), now_ns)
         return True
 
     def _ask_past(self, now_ns: int, _: Sequence[Local]) -> bool:
@@ -269,6 +280,8 @@ class Link:
             return
         self._problem, self._advice, self._is_silent = seen.problem or seen.caveat, seen.advice, False
         self._checked_ns = now_ns
+        if whose == _OF_ROSTER and seen.roster is not None:
+            self.roster.seen = seen.roster
         seat = self._seats.get(whose or "")
         if seat is None or seat.wished is None:
             return

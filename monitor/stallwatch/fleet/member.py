@@ -237,12 +237,15 @@ class Member:
         away = away or (self._unable if speaks and report is None else "")
         silent = self._verdict.silent if self._verdict is not None else ()
         expected = self._ordinal or max(self._past, local.past) + 1
-        return Position(self._ordinal, speaks, why, report, nodes, self._told, away, silent, expected)
+        apart = None if self._verdict is not None and self._verdict.is_whole else local.apart
+        return Position(self._ordinal, speaks, why, report, nodes, self._told, away, silent, apart, expected)
 
     def _voice(self, now_ns: int, local: Local, *, away: bool) -> tuple[bool, str]:
         if self._waits_with_end(now_ns, local):
             return False, NO_RANKS
         if self._holds(now_ns):
+            if (left := self._left_to_others(local)) is not None:
+                return False, left
             if local.over or self._is_enough(now_ns, local):
                 return True, ""
             ranks = self._verdict.ranks if self._verdict else 0
@@ -270,6 +273,16 @@ class Member:
         if holder and left > 0:
             return False, f"{holder} was to tell of it when the meeting place went away; this node waits for it"
         return True, ""
+
+    def _left_to_others(self, local: Local) -> str | None:
+        """Why those tell of it whose word is not believed here, nor ours there: as few as possible, and never nobody.
+        None: that is this side's."""
+        verdict, apart = self._verdict, local.apart
+        if verdict is None or verdict.is_whole or apart is None or not apart.lower:
+            return None
+        if self._told is not None or local.told.outputs or verdict.report.verdicts[0].traits.accuses:
+            return None
+        return f"{apart.why}: that side tells, which has lower ranks, as no rank here is seen to be at fault"
 
     def _is_enough(self, now_ns: int, local: Local) -> bool:
         if self._verdict is None:

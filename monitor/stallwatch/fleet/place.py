@@ -18,6 +18,10 @@ DESERTED_SECONDS = 600.0
 LIFE_SECONDS = 1.0
 # What is in a meeting place goes after this, whoever has died.
 KEPT_SECONDS = 3600
+# Each node says so often which key it signs with; who has not for the second time is gone.
+GREET_SECONDS = 20.0
+GREETED_SECONDS = 70.0
+MOST_GUESTS = 64
 # The largest thing that is put, or believed, in a meeting place.
 MOST_BYTES = 256 << 10
 
@@ -98,6 +102,14 @@ class Published(NamedTuple):
     seconds: float = 0.0  # since it was put, by the place's own clock
 
 
+class Guest(NamedTuple):
+    """A node that is at the meeting place."""
+
+    node: str
+    key: str  # by which the key that it signs with is known: seal.key_id
+    word: bytes
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What somebody has posted for all nodes."""
 
@@ -173,6 +185,12 @@ class MeetingPlace(Protocol):
 
     def leave(self, key: Key, node: str) -> None:
         """This node looks on no more, and what it said goes; the last one closes it."""
+        ...
+
+    def greet(self, node: str, word: bytes) -> list[Guest]:
+        """Note that this node is here with the key of this place ("": note nothing), in place of what it said before
+        with this key or another; return who is here, MOST_GUESTS of them or fewer. All else in a place is of one key:
+        who signs with another sees none of it."""
         ...
 
     def hang_up(self) -> None:

@@ -1,5 +1,7 @@
 """How the meeting place is reached, as the children are told it: names of files, no secret."""
 
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -10,7 +12,7 @@ import msgspec
 from stallwatch.config_sections import FleetSection
 from stallwatch.errors import UsageError
 from stallwatch.fleet.place import MeetingPlace, PlaceProblem
-from stallwatch.fleet.seal import LEAST_KEY_BYTES
+from stallwatch.fleet.seal import LEAST_KEY_BYTES, key_id
 
 _T = TypeVar("_T")
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "file")
@@ -66,19 +68,34 @@ def secret_of(settings: Settings) -> bytes:
     return secret
 
 
-def open_place(settings: Settings) -> MeetingPlace:
-    """Return the meeting place. Raise PlaceProblem. What it is made of is imported here and nowhere else."""
+def exposed(settings: Settings) -> str:
+    """That others may read the key, a sentence with what to do; "" where they may not, or nothing is known."""
+    try:
+        mode = stat.S_IMODE(os.stat(settings.key_file).st_mode)
+    except OSError:
+        return ""
+    if not mode & 0o007:
+        return ""
+    return (
+        f"fleet.key_file {settings.key_file}: every user of this node may read it (mode {mode:04o}), and who can "
+        "speaks for any node: chmod 0400 with the daemon's user as owner, or 0440 with its group"
+    )
+
+
+def open_place(settings: Settings, secret: bytes) -> MeetingPlace:
+    """Return the meeting place of those that sign with this key. Raise PlaceProblem. What it is made of is imported
+    here and nowhere else."""
     parts = urlsplit(settings.url)
     if parts.scheme == "file":
         from stallwatch.fleet.directory_place import DirectoryPlace
 
-        return DirectoryPlace(Path(unquote(parts.path)))
+        return DirectoryPlace(Path(unquote(parts.path)), key=key_id(secret))
     try:
         from stallwatch.fleet.redis_place import connect
     except ImportError as error:
         raise PlaceProblem(f"{settings.url}: {error}", "pip install redis") from error
     password = _read(settings.password_file, "fleet.password_file", Path.read_text) if settings.password_file else ""
-    return connect(settings.url, settings.username, password.strip() or None, settings.ca_file)
+    return connect(settings.url, settings.username, password.strip() or None, settings.ca_file, key_id(secret))
 
 
 def _read(file: str, key: str, read: Callable[[Path], _T]) -> _T:

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from stallwatch.fleet.roster import Unheard
 from stallwatch.model.incident import Told
 from stallwatch.model.verdict import Report
 
@@ -28,6 +29,7 @@ class Local(msgspec.Struct, frozen=True):
     begun: bool = False  # the job is past its start
     suspects: bool = False  # its own verdict names ranks that run here, however sure it is
     conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
+    apart: Unheard | None = None  # nodes of the job that sign with another key
     ended: bool = False  # over because all ranks here are gone: those of other nodes may stand, or be about to
 
 
@@ -42,4 +44,5 @@ class Position(msgspec.Struct, frozen=True):
     told: Told | None = None  # by whoever spoke before
     away: str = ""  # the meeting place does not answer: a sentence
     silent: tuple[str, ...] = ()  # nodes of the job from which nothing comes any more
+    apart: Unheard | None = None  # nodes whose word the verdict lacks, since they sign with another key
     expected: int = 1  # the ordinal that it will have, where the place has not said yet

@@ -22,13 +22,16 @@ from stallwatch.fleet import redis_scripts as scripts
 from stallwatch.fleet.place import (
     CLAIM_SECONDS,
     DESERTED_SECONDS,
+    GREETED_SECONDS,
     KEPT_SECONDS,
     LEFT_SECONDS,
     LIFE_SECONDS,
     MOST_BYTES,
+    MOST_GUESTS,
     MOST_ORDERS,
     Board,
     Dated,
+    Guest,
     Key,
     Kind,
     Life,
@@ -40,7 +43,7 @@ from stallwatch.fleet.place import (
 )
 
 PREFIX: Final = "stallwatch:"
-_ORDERS: Final = f"{PREFIX}{{:fleet}}:"  # no job's name has a colon
+_NODES: Final = f"{PREFIX}{{:nodes}}:"
 _SECONDS: Final = 6.0  # for each step of an exchange with the server: one that is busy for 4 s is slow, not away
 _PROBE_SECONDS: Final = 60  # a server may take _SECONDS for each answer
 _ORDINAL_SECONDS: Final = 7 * 86400  # an ordinal that comes again would be told as what was told before
@@ -52,16 +55,20 @@ _SENTINEL_PORT: Final = 26379
 class RedisPlace:
     """A meeting place in Redis or Valkey."""
 
-    def __init__(self, client: Any, shown: str) -> None:
-        """`shown`: its address as sentences name it."""
+    def __init__(self, client: Any, shown: str, key: str = "") -> None:
+        """`shown`: its address as sentences name it; `key`: by which the key that is signed with is known."""
         self._client = client
         self._shown = shown
+        self._key = key
+        self._prefix = f"{PREFIX}{key}:" if key else PREFIX
+        self._orders = self._of_job(":fleet")  # no job's name has a colon
         self._scripts = {
             name: client.register_script(text)
             for name, text in (
                 ("join", scripts.JOIN), ("put", scripts.PUT), ("ages", scripts.AGES), ("look", scripts.LOOK),
                 ("claim", scripts.CLAIM), ("renew", scripts.RENEW), ("mark", scripts.MARK), ("close", scripts.CLOSE),
-                ("post", scripts.POST), ("report", scripts.REPORT), ("posted", scripts.POSTED), ("turn", scripts.TURN),
+                ("post", scripts.POST), ("posted", scripts.POSTED), ("turn", scripts.TURN), ("report", scripts.REPORT),
+                ("greet", scripts.GREET),
             )
         }  # fmt: skip
 
@@ -90,18 +97,18 @@ class RedisPlace:
         deserted or a job's before."""
         given = (node, int(DESERTED_SECONDS), KEPT_SECONDS, _ORDINAL_SECONDS, past)
         of_life = ("", 0) if life is None else (life.seconds + LIFE_SECONDS, int(life.begun))
-        return int(self._run("join", _of_job(job), *given, *of_life, int(LEFT_SECONDS)))
+        return int(self._run("join", self._of_job(job), *given, *of_life, int(LEFT_SECONDS)))
 
     def put(self, key: Key, node: str, summary: bytes) -> None:
         """Set this node's field of the incident's hash, and count it on the board."""
-        self._run("put", _of(key), node, summary, KEPT_SECONDS)
+        self._run("put", self._of(key), node, summary, KEPT_SECONDS)
 
     def summaries(self, key: Key) -> dict[str, bytes]:
         """Read the hash in pieces: one answer of many megabytes would hold up the server for all others."""
         found: dict[str, bytes] = {}
         with self._problems():
             # In pieces: one answer of many megabytes would hold up the server for all others.
-            for node, summary in self._client.hscan_iter(f"{_of(key)}summaries", count=64):
+            for node, summary in self._client.hscan_iter(f"{self._of(key)}summaries", count=64):
                 found[node.decode("utf-8", "replace")] = summary[: MOST_BYTES + 1]  # more is not believed
         return found
 
@@ -112,65 +119,77 @@ class RedisPlace:
         return Dated(summaries, ages)
 
     def _ages(self, key: Key) -> dict[str, float]:
-        now, (*parts,) = self._run("ages", _of(key))
+        now, (*parts,) = self._run("ages", self._of(key))
         each = zip(parts[::2], parts[1::2], strict=True)
         return {node.decode("utf-8", "replace"): max(float(now) - float(at), 0.0) for node, at in each}
 
     def look(self, key: Key, node: str, *, whole: bool) -> Board:
         """One script notes this node and returns the board; `whole` costs no more here."""
-        return _board(self._run("look", _of(key), node))
+        return _board(self._run("look", self._of(key), node))
 
     def turn(self, key: Key, node: str, turn: Turn) -> Turned:
         """One script, so that one answer is waited for."""
         asked = (turn.told, turn.generation, turn.summary, int(turn.claims), turn.report, int(turn.closes))
         limits = (int(CLAIM_SECONDS * 1e3), KEPT_SECONDS, _CLOSED_SECONDS)
         given = (key.ordinal, node, *asked, turn.known_report, *limits)
-        told_noted, generation, report_noted, seen, report = self._run("turn", _of_job(key.job), *given)
+        told_noted, generation, report_noted, seen, report = self._run("turn", self._of_job(key.job), *given)
         return Turned(bool(told_noted), int(generation), bool(report_noted), _board(seen), report)
 
     def claim(self, key: Key, node: str) -> int:
         """One script gives the claim to who asks first, for CLAIM_SECONDS."""
-        return int(self._run("claim", _of(key), node, int(CLAIM_SECONDS * 1e3), KEPT_SECONDS))
+        return int(self._run("claim", self._of(key), node, int(CLAIM_SECONDS * 1e3), KEPT_SECONDS))
 
     def renew(self, key: Key, node: str, generation: int) -> bool:
         """One script prolongs the claim if its generation is still the last."""
-        return bool(self._run("renew", _of(key), node, generation, int(CLAIM_SECONDS * 1e3)))
+        return bool(self._run("renew", self._of(key), node, generation, int(CLAIM_SECONDS * 1e3)))
 
     def mark(self, key: Key, generation: int, kind: Kind, data: bytes) -> bool:
         """One script writes unless a later generation holds the claim."""
-        return bool(self._run("mark", _of(key), generation, kind, data, KEPT_SECONDS))
+        return bool(self._run("mark", self._of(key), generation, kind, data, KEPT_SECONDS))
 
     def report(self, key: Key) -> Published:
         """By the server's own clock, which noted when it was written."""
-        now, (revision, data, at) = self._run("report", _of(key))
+        now, (revision, data, at) = self._run("report", self._of(key))
         return Published(int(revision or 0), bytes(data or b""), float(now) - float(at or now))
 
     def close(self, key: Key) -> None:
         """One script marks the incident as over; its keys run out by themselves."""
-        self._run("close", _of_job(key.job), key.ordinal, "", 0, _CLOSED_SECONDS)
+        self._run("close", self._of_job(key.job), key.ordinal, "", 0, _CLOSED_SECONDS)
 
     def leave(self, key: Key, node: str) -> None:
         """One script removes this node; the last one closes the incident."""
-        self._run("close", _of_job(key.job), key.ordinal, node, int(LEFT_SECONDS), _CLOSED_SECONDS)
+        self._run("close", self._of_job(key.job), key.ordinal, node, int(LEFT_SECONDS), _CLOSED_SECONDS)
 
     def post(self, name: str, data: bytes, seconds: float, *, anew: bool) -> None:
         """One script sets it with its expiry. Raise PlaceProblem where there are too many."""
         given = (name, data, int(anew), max(int(seconds), 1), MOST_ORDERS, secrets.token_hex(6))
-        if not self._run("post", _ORDERS, *given):
+        if not self._run("post", self._orders, *given):
             raise PlaceProblem(f"{self._shown}: {MOST_ORDERS} mutes and the like stand there", "Some must end first.")
 
     def posted(self, known: str) -> tuple[str, list[Standing] | None]:
         """One script returns the orders unless the revision is the known one."""
-        revision, *parts = self._run("posted", _ORDERS, known)
+        revision, *parts = self._run("posted", self._orders, known)
         if revision.decode() == known and known:
             return known, None
         each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         return revision.decode(), [Standing(name.decode(), data, float(left)) for name, data, left in each]
 
+    def greet(self, node: str, word: bytes) -> list[Guest]:
+        """One script notes it under its key, and returns who is under each."""
+        parts = self._run("greet", _NODES, self._key, node, word, int(GREETED_SECONDS), MOST_GUESTS)
+        each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        return [Guest(name.decode("utf-8", "replace"), of.decode("utf-8", "replace"), said) for of, name, said in each]
+
     def hang_up(self) -> None:
         """Close the connection; the next call connects anew."""
         self._client.close()
         self._client.connection_pool.disconnect()
+
+    def _of_job(self, job: str) -> str:
+        return f"{self._prefix}{{{job}}}:"
+
+    def _of(self, key: Key) -> str:
+        return f"{self._of_job(key.job)}{key.ordinal}:"
 
     def _run(self, name: str, *arguments: str | float | bytes) -> Any:
         with self._problems():
@@ -232,17 +251,10 @@ def _says_nothing_more() -> dict[str, Any]:
 _SAYS_NOTHING_MORE: Final = _says_nothing_more()
 
 
-def _of_job(job: str) -> str:
-    return f"{PREFIX}{{{job}}}:"
-
-
-def _of(key: Key) -> str:
-    return f"{_of_job(key.job)}{key.ordinal}:"
-
-
-def connect(url: str, username: str, password: str | None, ca_file: str) -> RedisPlace:
-    """Given `redis://host:port/db`, `rediss://…` (TLS) or `redis+sentinel://host:port,host:port/name/db` and who we
-    are, return the place. Connects when it is first used. Raise PlaceProblem for an address that cannot be one."""
+def connect(url: str, username: str, password: str | None, ca_file: str, key: str = "") -> RedisPlace:
+    """Given `redis://host:port/db`, `rediss://…` (TLS) or `redis+sentinel://host:port,host:port/name/db`, who we are
+    and which key we sign with, return the place. It connects when it is first used. Raise PlaceProblem for an address
+    that cannot be one."""
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")
     options: dict[str, Any] = {
@@ -264,9 +276,9 @@ def connect(url: str, username: str, password: str | None, ca_file: str) -> Redi
             nodes = [_host_and_port(node, _SENTINEL_PORT) for node in parts.netloc.split(",")]
             sentinel_options = {name: options[name] for name in options if name not in ("username", "password")}
             sentinel: Any = Sentinel(nodes, sentinel_kwargs=sentinel_options, **options)
-            return RedisPlace(sentinel.master_for(path[0], db=int(path[1]) if len(path) > 1 else 0), url)
+            return RedisPlace(sentinel.master_for(path[0], db=int(path[1]) if len(path) > 1 else 0), url, key)
         host, port = _host_and_port(parts.netloc, _PORT)
-        return RedisPlace(redis.Redis(host, port, int(path[0]) if path else 0, **options), url)
+        return RedisPlace(redis.Redis(host, port, int(path[0]) if path else 0, **options), url, key)
     except ValueError as error:
         raise PlaceProblem(
             f"fleet.url {url}: {error}", "Such as redis+sentinel://s1:26379,s2:26379/mymaster/0."

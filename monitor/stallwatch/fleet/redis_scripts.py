@@ -73,6 +73,33 @@ redis.call('HSET', p..'board', kind..'_at', redis.call('TIME')[1])
 redis.call('EXPIRE', p..'board', ARGV[5])
 return 1
 """
+GREET = """
+local p, id, node, gone, most = ARGV[1], ARGV[2], ARGV[3], ARGV[5], tonumber(ARGV[6])
+local now, found = tonumber(redis.call('TIME')[1]), {}
+redis.call('ZREMRANGEBYSCORE', p..'keys', '-inf', now - gone)
+if node ~= '' then
+  redis.call('ZADD', p..'keys', now, id)
+  redis.call('ZADD', p..id, now, node)
+  redis.call('HSET', p..id..':words', node, ARGV[4])
+  for _, key in ipairs({'keys', id, id..':words'}) do redis.call('EXPIRE', p..key, gone) end
+end
+for _, key in ipairs(redis.call('ZREVRANGE', p..'keys', 0, most - 1)) do
+  local old = redis.call('ZRANGEBYSCORE', p..key, '-inf', now - gone)
+  if node ~= '' and key ~= id then table.insert(old, node) end
+  for _, one in ipairs(old) do
+    redis.call('ZREM', p..key, one)
+    redis.call('HDEL', p..key..':words', one)
+  end
+  local last = key == id and 7 or most - 1
+  for _, one in ipairs(redis.call('ZREVRANGE', p..key, 0, last)) do
+    if key == id or #found < 3 * most then
+      local word = redis.call('HGET', p..key..':words', one) or ''
+      for _, part in ipairs({key, one, word}) do table.insert(found, part) end
+    end
+  end
+end
+return found
+"""
 REPORT = """
 return {redis.call('TIME')[1], redis.call('HMGET', ARGV[1]..'board', 'report_revision', 'report', 'report_at')}
 """

@@ -3,18 +3,21 @@
 import time
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import UsageError
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
 from stallwatch.fleet.place_settings import Settings
+from stallwatch.fleet.roster import MEND, RosterSeen
 from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
 
-def try_place(settings: Settings, seconds: float = 15.0) -> None:
-    """Raise UsageError, saying what is wrong and what to do, when it cannot be used."""
+def try_place(settings: Settings, node: str, seconds: float = 15.0) -> list[str]:
+    """Raise UsageError, saying what is wrong and what to do, when it cannot be used, or the nodes that are there all
+    sign with another key than this `node`; return warnings."""
     worker = Worker(start_own(module_of_ours("stallwatch.fleet.child")))
     deadline = time.monotonic() + seconds
     seen: Seen | None = None
@@ -35,3 +38,16 @@ def try_place(settings: Settings, seconds: float = 15.0) -> None:
         )
     if seen.problem:
         raise UsageError(f"fleet: {seen.problem}", seen.advice)
+    return _warnings(settings, node, seen.roster or RosterSeen())
+
+
+def _warnings(settings: Settings, node: str, roster: RosterSeen) -> list[str]:
+    others = replace(
+        roster,
+        alike=tuple(one for one in roster.alike if one != node),
+        strangers=tuple(one for one in roster.strangers if one.node != node),
+    )
+    problem = others.problem()
+    if problem and not others.alike:
+        raise UsageError(f"fleet.key_file: {problem}", MEND)
+    return [f"fleet.key_file: {problem}. {MEND}"] if problem else []

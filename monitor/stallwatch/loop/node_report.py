@@ -53,6 +53,7 @@ class Reporter:
             stalled=self._cost.totals,
             judged=lives.judged,
             telling=silence.shown(lives, config, snapshot.at_ns),
+            strangers=self._fleet.strangers if self._fleet is not None else None,
             meetings=self._fleet.meetings(snapshot.at_ns) if self._fleet is not None else None,
         )
 

@@ -1,7 +1,6 @@
 """What the privileged side is told by its own configuration, and where the daemon finds it."""
 
 import logging
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stallwatch.captures.spec import CaptureSettings
-from stallwatch.config import Config
+from stallwatch.config import Config, node_of
 from stallwatch.errors import Denied, UsageError
 from stallwatch.model.snapshot import SENSORS, RankSample
 from stallwatch.node import gpu_release
@@ -35,7 +34,7 @@ def settings_of(config: Config, renew: Sequence[str] = ()) -> dict[str, Any]:
         deadline_seconds=config.sensors.deadline_seconds,
         keep_ended_seconds=config.sensors.keep_ended_seconds,
         discover_seconds=config.sensors.discover_seconds,
-        node=socket.gethostname(),
+        node=node_of(config),
         release_file=str(Path(config.daemon.run_directory) / gpu_release.FILE),
     )
     seconds = config.capture.seconds + _LATE_SECONDS

@@ -138,6 +138,11 @@ class SharedIncidents(Protocol):
         """How the meeting place does."""
         ...
 
+    @property
+    def strangers(self) -> int | None:
+        """How many nodes sign with another key; None: not known."""
+        ...
+
     def close(self) -> None:
         """Leave the meeting place."""
 

@@ -13,7 +13,7 @@ from stallwatch.outputs.output import Control, Output
 
 # Bound to sockets, files of other programs, or the size of what is remembered.
 _FIXED = (
-    *(("daemon", key) for key in ("state_directory", "run_directory", "tick_seconds")),
+    *(("daemon", key) for key in ("state_directory", "run_directory", "tick_seconds", "node")),
     *(("http", key) for key in ("listen", "token_file", "external_url", "socket_group")),
     ("incidents", "timeline_seconds"),
     *(("fleet", key) for key in ("url", "username", "password_file", "ca_file", "key_file", "detail")),

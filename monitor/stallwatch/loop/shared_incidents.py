@@ -1,6 +1,6 @@
 """Hands incidents that other nodes see too to the meeting place, and what comes of it to the engine. No call waits."""
 
-import socket
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stallwatch import __version__
 from stallwatch.clock import SECOND_NS, Clock
-from stallwatch.config import Config
+from stallwatch.config import Config, node_of
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.detectors.node_pace import NodePace
 from stallwatch.detectors.slow import searched_share
@@ -21,8 +21,9 @@ from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.pace_verdict import PaceVerdict, encode_pace
 from stallwatch.fleet.place import since_boot_ns
-from stallwatch.fleet.place_settings import settings_of
+from stallwatch.fleet.place_settings import exposed, settings_of
 from stallwatch.fleet.position import Local, Position
+from stallwatch.fleet.roster import MEND, RosterSeat, apart_of, named
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.incident_names import ordinal_of, shared_name
 from stallwatch.incidents.life import IncidentTable
@@ -32,6 +33,8 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report, Verdict
+
+log = logging.getLogger("stallwatch.fleet")
 
 _PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jobs' pace
 _START_IT = "Start the meeting place again (fleet.url), and they are judged together."
@@ -59,6 +62,10 @@ class Meets(Protocol):
     @property
     def companies(self) -> Companies:
         """Who stands where incidents of other nodes do."""
+
+    @property
+    def roster(self) -> RosterSeat:
+        """Which nodes are there, and with which key each signs."""
 
     def step(self, now_ns: int, locals_: Sequence[Local], paces: Sequence[JobPace] = ()) -> Mapping[str, Position]:
         """Given the incidents of this node, ask what others say of them; return where this node stands, by incident."""
@@ -98,15 +105,17 @@ class Fleet:
         node: str,
         told: Callable[[str], Told],
         stands: Stands | None = None,
+        url: str = "",
         since_boot_ns: Callable[[], int] = since_boot_ns,
     ) -> None:
         """`told`: given an incident's id, what this node's outputs have delivered of it; `stands`: given incidents,
-        what they say to other nodes of those that stand where others may."""
+        what they say to other nodes of those that stand where others may; `url`: of the place, for people."""
         self._link = link
         self._clock = clock
         self._node = node
         self._told = told
         self._stands = stands
+        self._url = url
         self._since_boot_ns = since_boot_ns
         self._words: dict[str, _Word] = {}
         self._paces: tuple[JobPace, ...] = ()
@@ -120,6 +129,9 @@ class Fleet:
     def step(self, lives: IncidentTable, events: Sequence[Event], jobs: Sequence[JobFacts], at_ns: int) -> list[Event]:
         """Given the incidents, and what was just judged or asked for by people, return what the other nodes say."""
         book, wall_ns = self._link.book, self._clock.wall_ns()
+        self._link.roster.jobs = tuple(
+            (shared_name(one.job), min(one.ranks)) for one in jobs if one.alive and one.world_size > len(one.ranks)
+        )
         if self._stands is not None:
             self._link.companies.step(at_ns, self._stands(lives.incidents()) or ())
         fleet_orders.give(book, events, at_ns, wall_ns)
@@ -182,8 +194,15 @@ class Fleet:
         return self._link.companies.meetings(at_ns) if asked else None
 
     def status(self) -> SensorStatus:
-        problem = self._link.problem
-        return SensorStatus("meeting_place", not problem, problem, 0.0, 0, required=False)
+        problem, seen = self._link.problem, self._link.roster.seen
+        well = seen.well(self._url) if seen is not None else ""
+        return SensorStatus("meeting_place", not problem, problem or well, 0.0, 0, required=False)
+
+    @property
+    def strangers(self) -> int | None:
+        """How many nodes sign with another key; None: not known."""
+        seen = self._link.roster.seen
+        return None if seen is None else len(seen.strangers)
 
     def close(self) -> None:
         self._link.close()
@@ -231,6 +250,7 @@ class Fleet:
             over=incident.is_over,
             conclusive=_is_proven(word.report, word.ranks, at_once=True),
             ended=incident.state == "ended",
+            apart=apart_of(shared_name(incident.job), word.ranks, self._link.roster.seen),
         )
 
     def _word_of(self, word: _Word, judged: Judged) -> bytes:
@@ -249,6 +269,8 @@ class Fleet:
         report, nodes = position.report, position.nodes if position.report is not None else 0
         if report is None and position.away and local.report is not None:
             report = _alone(local.report, position.away)
+        elif position.apart is not None and (seen := report or local.report) is not None:
+            report = _alone(seen, position.apart.why, named(position.apart.nodes), MEND)
         shared_id = f"{local.job}-{position.ordinal}" if position.ordinal else ""
         if position.speaks and not shared_id:
             shared_id = f"{local.job}-{position.expected}"  # as others will call it, or do
@@ -288,21 +310,22 @@ def _gist(report: Report | None) -> tuple[object, ...] | None:
     return None if report is None else tuple(replace(verdict, missing=()) for verdict in report.verdicts)
 
 
-def _alone(report: Report, why: str) -> Report:
-    """This node's own verdict, which says that it is."""
-    return replace(report, verdicts=tuple(_alone_verdict(one, why) for one in report.verdicts), evidence_complete=False)
+def _alone(report: Report, why: str, unheard: str = "The job's other nodes", mend: str = _START_IT) -> Report:
+    """This node's own verdict, or of those that it can hear, which says that it is."""
+    verdicts = tuple(_alone_verdict(one, why, unheard, mend) for one in report.verdicts)
+    return replace(report, verdicts=verdicts, evidence_complete=False)
 
 
-def _alone_verdict(verdict: Verdict, why: str) -> Verdict:
+def _alone_verdict(verdict: Verdict, why: str, who: str, mend: str) -> Verdict:
     missing = tuple(one for one in verdict.missing if not one.startswith(_OTHERS))
     missing = (f"{_OTHERS}: {why}", *missing)
     if len(missing) == len(verdict.missing):  # left by the daemon before this one: it says so
         return replace(verdict, missing=missing)
-    unheard = "The job's other nodes could not be heard."
+    unheard = f"{who} could not be heard."
     if verdict.waiting and not verdict.traits.accuses:
-        unheard = f"What holds them up is on another node, or unknown: {unheard[0].lower()}{unheard[1:]}"
+        unheard = f"What holds them up is on another node, or unknown: {unheard.replace('The job', 'the job', 1)}"
         verdict = verdict.with_first_step(
-            f"See on the job's other nodes what they found: stallwatch incidents. {_START_IT}"
+            f"See on {who.replace('The job', 'the job', 1)} what was found: stallwatch incidents. {mend}"
         )
     return replace(verdict, summary=f"{verdict.summary} {unheard}", missing=missing)
 
@@ -332,8 +355,10 @@ def _accuses_own(report: Report | None, ranks: Sequence[int]) -> bool:
 def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told], stands: Stands | None = None) -> Fleet | None:
     """Return how this node meets others; None where it judges alone. Raise UsageError for what cannot be."""
     settings = settings_of(config.fleet)
-    node = socket.gethostname()
     if settings is None:
         return None
+    if said := exposed(settings):
+        log.warning("%s", said)
+    node = node_of(config)
     share = searched_share(config.slow) if config.slow.enabled else 0.0
-    return Fleet(Link(settings, node, slow_share=share), clock, node, told, stands)
+    return Fleet(Link(settings, node, slow_share=share), clock, node, told, stands, config.fleet.url)

@@ -261,4 +261,5 @@ class NodeReport(msgspec.Struct, frozen=True):
     # Jobs that go by another's name, and what each is called where a name must be one job's: incidents.tally.
     job_labels: tuple[tuple[JobKey, str], ...] = ()
     telling: Telling = Telling()
+    strangers: int | None = None  # nodes at the meeting place that sign with another key; None: not known
     meetings: tuple[Gathering, ...] | None = None  # None: who stands where others do is told by each node alone

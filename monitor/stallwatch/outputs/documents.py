@@ -134,6 +134,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
     ready: bool
     problems: tuple[Problem, ...]
+    meeting_place: str = ""  # how it does where nodes meet, well or not; "": they do not
 
 
 def incident_document(incident: Incident, *, with_stacks: bool = True) -> IncidentDocument:
@@ -201,7 +202,8 @@ def readiness(report: NodeReport, output_problems: Iterable[tuple[str, str]]) ->
         if not sensor.up
     ]
     problems += [Problem("output", name, reason, required=False) for name, reason in output_problems]
-    return Readiness(not any(problem.required for problem in problems), tuple(problems))
+    place = next((sensor.reason for sensor in report.snapshot.sensors if sensor.sensor == "meeting_place"), "")
+    return Readiness(not any(problem.required for problem in problems), tuple(problems), place)
 
 
 def encoded(document: object) -> bytes:

@@ -197,6 +197,13 @@ FAMILIES: tuple[Family, ...] = (
         "Always 1; tell, shadow (nobody is told) or off (nor is a rank looked at): fleet.mode, or as `stallwatch "
         "mode` says.",
     ),
+    Family(
+        "stallwatch_fleet_other_key_nodes",
+        "gauge",
+        (),
+        "Nodes at the meeting place that sign with another key than this one (fleet.key_file): more than 0 is a "
+        "mistake, by which each side tells what it sees alone. Absent where nodes do not meet.",
+    ),
     Family("stallwatch_ticks_total", "counter", (), "Looks at the node since the daemon started."),
     Family("stallwatch_tick_late_seconds", "gauge", (), "How late the daemon's last look at the node was."),
     Family(

@@ -346,6 +346,8 @@ def _itself(report: NodeReport, outputs: Sequence[OutputHealth]) -> Iterator[Met
             yield MetricSample("stallwatch_output_held_messages", (output.name, held.owner), held.messages)
     for stage in report.stage_errors:
         yield MetricSample("stallwatch_stage_errors_total", (stage.stage, stage.name), stage.errors_total)
+    if report.strangers is not None:
+        yield MetricSample("stallwatch_fleet_other_key_nodes", (), report.strangers)
     yield MetricSample("stallwatch_mode", (report.telling.mode,), 1)
     yield MetricSample("stallwatch_ticks_total", (), report.snapshot.tick)
     yield MetricSample("stallwatch_tick_late_seconds", (), report.snapshot.late_seconds)

@@ -2,14 +2,13 @@
 willing to lose."""
 
 import select
-import socket
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from stallwatch.clock import Clock
-from stallwatch.config import Config
+from stallwatch.config import Config, node_of
 from stallwatch.encoding import msgpack_of
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.model.gpu import Gpu
@@ -220,7 +219,7 @@ class SensorSet:
         """Start nothing yet: the first look does. `side` starts those that read other users' processes."""
         self._clock = clock
         self._deadline_seconds = config.sensors.deadline_seconds
-        self._node = socket.gethostname()
+        self._node = node_of(config)
         self.sensors: dict[str, SupervisedSensor[Any]] = {
             spec.name: SupervisedSensor(
                 spec.name, spec.title, spec.kind, side.starting(spec.name), clock, required=spec.required

@@ -98,20 +98,20 @@ def test_a_child_that_ends_costs_an_exchange_and_no_more(nodes: list[Node]) -> N
 
 
 def test_a_place_that_can_be_used_passes_the_trial_and_one_that_cannot_says_why(settings: Settings) -> None:
-    try_place(settings)
+    try_place(settings, "n0")
     Path(settings.url.removeprefix("file://")).chmod(0o755)
     with pytest.raises(UsageError, match="mode 0700") as refused:
-        try_place(settings)
+        try_place(settings, "n0")
     assert "install -d" in refused.value.help
 
 
 def test_a_key_that_is_not_there_or_no_secret_is_said(settings: Settings) -> None:
     Path(settings.key_file).write_text("short")
     with pytest.raises(UsageError, match="no secret"):
-        try_place(settings)
+        try_place(settings, "n0")
     Path(settings.key_file).unlink()
     with pytest.raises(UsageError, match="key_file"):
-        try_place(settings)
+        try_place(settings, "n0")
 
 
 def test_where_no_meeting_place_is_set_nothing_of_it_is_imported() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch.fleet.place import Key, MeetingPlace, PlaceProblem
-from stallwatch.fleet.place_settings import Settings, open_place
+from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.try_place import try_place
 from stallwatch.selftest.launching import free_port
 from tests.builders.redis_server import SERVER, redis_server
@@ -48,7 +48,7 @@ def opened() -> Iterator[Callable[[Settings], MeetingPlace]]:
     places: list[MeetingPlace] = []
 
     def open_and_keep(settings: Settings) -> MeetingPlace:
-        places.append(open_place(settings))
+        places.append(open_place(settings, secret_of(settings)))
         return places[-1]
 
     yield open_and_keep
@@ -78,7 +78,7 @@ def test_over_tls_by_a_user_whose_rights_end_at_our_keys_all_can_be_done(
            str(tmp_path / "users.acl"))  # fmt: skip
     with redis_server(tmp_path, *tls, listens=port):
         right = of(settings, url=f"rediss://localhost:{port}", ca_file=str(tmp_path / "server.pem"))
-        try_place(right, SECONDS)
+        try_place(right, "n0", SECONDS)
         place = opened(right)
         key = Key(JOB, place.join(JOB, "n0"))
         place.put(key, "n0", b"summary")

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from stallwatch.fleet.place import (
     CLAIM_SECONDS,
     DESERTED_SECONDS,
+    GREETED_SECONDS,
     LEFT_SECONDS,
     MOST_ORDERS,
     Board,
     Dated,
+    Guest,
     Key,
     Kind,
     Life,
@@ -41,8 +43,11 @@ class _Incident:
 
 
 class MemoryPlace:
-    def __init__(self, seconds: Callable[[], float]) -> None:
+    def __init__(self, seconds: Callable[[], float], key: str = "") -> None:
         self._seconds = seconds
+        self._key = key
+        self._all: dict[str, MemoryPlace] = {key: self}
+        self._guests: dict[str, tuple[Guest, float]] = {}
         self._incidents: dict[Key, _Incident] = defaultdict(_Incident)
         self._last: dict[str, int] = defaultdict(int)
         self._open: dict[str, int] = {}
@@ -151,6 +156,11 @@ class MemoryPlace:
             self.close(key)
 
     def lose_everything(self) -> None:
+        for place in self._all.values():
+            place._lose()
+
+    def _lose(self) -> None:
+        self._guests.clear()
         self._orders, self._posts, self._life = {}, 0, self._life + 1
         self._incidents.clear()
         self._last.clear()
@@ -173,6 +183,19 @@ class MemoryPlace:
             return known, None
         left = {name: (data, until - self._seconds()) for name, (data, until) in self._orders.items()}
         return revision, [Standing(name, data, seconds) for name, (data, seconds) in left.items() if seconds > 0]
+
+    def of_key(self, key: str) -> "MemoryPlace":
+        """The same place, as one sees it that signs with this key."""
+        if key not in self._all:
+            other = self._all[key] = MemoryPlace(self._seconds, key)
+            other._all, other._guests = self._all, self._guests
+        return self._all[key]
+
+    def greet(self, node: str, word: bytes) -> list[Guest]:
+        self.check()
+        if node:
+            self._guests[node] = (Guest(node, self._key, word), self._seconds())
+        return [guest for guest, at in self._guests.values() if self._seconds() - at < GREETED_SECONDS]
 
     def hang_up(self) -> None:
         return

@@ -19,7 +19,7 @@ from stallwatch.fleet.company_seat import SILENT_SECONDS, Companies, CompanyWord
 from stallwatch.fleet.link import Link
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
-from stallwatch.fleet.seal import seal
+from stallwatch.fleet.seal import key_id, seal
 from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Companion, Incident, NodeReport, StandsAt
 from stallwatch.outputs.company import beside
@@ -317,7 +317,7 @@ def test_the_link_asks_by_its_child_over_a_real_directory(tmp_path: Path) -> Non
             if meeting.speaks:
                 break
         assert (meeting.waits_on, meeting.readers, meeting.known, meeting.speaks) == (MOUNT, "#ops", True, True)
-        (key,) = [path for path in tmp_path.iterdir() if path.name.startswith("waits-on.")]
+        (key,) = [path for path in (tmp_path / key_id(SECRET)).iterdir() if path.name.startswith("waits-on.")]
         assert (key / "0" / "summaries" / "n0").exists()
     finally:
         link.close()

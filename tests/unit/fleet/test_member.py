@@ -250,6 +250,36 @@ def test_the_next_job_at_the_same_address_is_told_as_any_other_and_nobody_is_on_
     assert "acknowledged" not in [one.step for one in sent]
 
 
+@pytest.mark.parametrize("odd", range(4))
+@pytest.mark.parametrize("fault", ["stands", "sleeps", "stopped", "killed", "mismatch", "all_wait"])
+def test_a_node_that_signs_with_another_key_keeps_nobody_from_telling(fault: Fault, odd: int) -> None:
+    story = Story(culprit=5, fault=fault, keys={odd: 1}, resolved_at=170.0)
+    sent = told(sent_in(story))
+    assert 1 <= len(sent) <= 2
+    assert not any(set(one.culprits) & story.innocent for one in sent)
+    if fault == "all_wait":
+        assert sent[0].at < UNDECIDED_SECONDS + 10
+    elif fault == "sleeps":  # which has its time
+        assert (5,) in named(sent)
+    else:
+        assert sent[0].culprits == (5,)
+        assert sent[0].at <= told(sent_in(Story(culprit=5, fault=fault, resolved_at=170.0)))[0].at + 10
+    assert any("could not be heard" in one.text for one in sent)
+
+
+@pytest.mark.parametrize("fault", ["stands", "stopped", "killed", "all_wait"])
+def test_where_each_node_has_a_key_of_its_own_the_culprits_tells_and_that_of_the_lowest_ranks_at_most(
+    fault: Fault,
+) -> None:
+    story = Story(nodes=6, culprit=7, fault=fault, keys={node: node for node in range(6)}, resolved_at=170.0)
+    sent = told(sent_in(story))
+    assert {one.node for one in sent} <= {0, 3}
+    assert (7,) in named(sent) or fault == "all_wait"
+    assert all("could not be heard" in one.text for one in sent)
+    alone = sent_in(Story(6, culprit=7, fault=fault, keys=story.keys, dies={0: 1.0, 3: 1.0}, resolved_at=250.0))
+    assert told(alone), "the next of the lowest ranks"
+
+
 def test_nodes_of_which_some_remember_an_incident_before_meet_in_a_place_that_has_lost_all() -> None:
     """One that remembers none comes first, and opens the one that for others is over."""
     story = Story(culprit=5, sees_at={0: 5.0, 1: 20.0, 2: 20.0, 3: 20.0}, relaunched=frozenset({1, 2, 3}))

@@ -118,7 +118,7 @@ def test_the_childs_answer_is_over_a_real_place_and_the_judges_over_what_was_put
         assert seen.pace is not None, seen.problem
         assert bool(seen.pace.generation) is (number == 0), "who comes first judges"
     question = JudgeQuestion(settings, Key(JOB, 0), 5, minimum_share=SHARE, before=PaceVerdict())
-    verdict = answer_to(question, open_place(settings), SECRET)
+    verdict = answer_to(question, open_place(settings, SECRET), SECRET)
     assert isinstance(verdict, PaceVerdict)
     assert verdict.ranks == (3,)
-    assert open_place(settings).join(JOB, "node0") == 1, "the job's incidents begin with one"
+    assert open_place(settings, SECRET).join(JOB, "node0") == 1, "the job's incidents begin with one"

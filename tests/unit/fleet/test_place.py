@@ -4,7 +4,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,17 @@ import pytest
 
 from stallwatch.fleet.directory_place import DirectoryPlace
 from stallwatch.fleet.place import CLAIM_SECONDS, Key, Life, MeetingPlace, PlaceProblem, Published, Turn
-from stallwatch.selftest.launching import free_port
-from tests.builders.redis_server import SERVER, redis_server
+from tests.builders.redis_server import SERVER
 from tests.unit.fleet.memory_place import MemoryPlace
 
 JOB = "train-0a1b2c3d"
 
 
-def connect(url: str, username: str = "", password: str | None = None) -> Any:
+def connect(url: str, username: str = "", password: str | None = None, key: str = "") -> Any:
     pytest.importorskip("redis")
     from stallwatch.fleet.redis_place import connect as connected
 
-    return connected(url, username, password, "")
+    return connected(url, username, password, "", key)
 
 
 needs_redis = pytest.mark.skipif(SERVER is None, reason="redis-server is not installed")
@@ -37,13 +36,6 @@ class Hand:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = free_port()
-    with redis_server(tmp_path_factory.mktemp("redis"), "--port", str(port), listens=port):
-        yield f"redis://127.0.0.1:{port}"
 
 
 Run = Callable[[MeetingPlace, Key], None]

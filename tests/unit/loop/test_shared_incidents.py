@@ -16,6 +16,7 @@ from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place_settings import settings_of
 from stallwatch.fleet.position import Local, Position
+from stallwatch.fleet.roster import RosterSeat, RosterSeen, Stranger, Unheard
 from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
@@ -44,6 +45,7 @@ class FakeLink:
         self.closed = False
         self.book = Book("node0")
         self.companies = Companies("node0")
+        self.roster = RosterSeat("node0")
         self.paces: Sequence[JobPace] = ()
         self.slow_ranks: dict[str, PaceVerdict] = {}
         self.heard: list[News] = []
@@ -191,6 +193,30 @@ def test_how_the_meeting_place_does_is_shown_and_makes_no_node_unready(fleet: Fl
     assert fleet.status().up
     link.problem = "redis://h: refused. Is it up?"
     assert (fleet.status().up, fleet.status().required, fleet.status().reason) == (False, False, link.problem)
+
+
+def test_a_node_of_another_key_is_a_problem_before_anything_stands_and_which_of_its_jobs_is_known(
+    fleet: Fleet, link: FakeLink
+) -> None:
+    assert [fleet.strangers] == [None]
+    link.roster.seen = RosterSeen("aa", ("node-c",))
+    assert (fleet.strangers, fleet.status().up, fleet.status().reason) == (0, True, "well: , with node-c")
+    name = shared_name(shared().job)
+    link.roster.seen = RosterSeen("aa", (), (Stranger("node1", "bb", ((name, 4),)),))
+    said(fleet, shared(), judged(shared()))
+    assert link.roster.jobs == ((name, 0),)
+    apart = link.asked[-1][0].apart
+    assert (fleet.strangers, apart is not None and apart.nodes) == (1, ("node1",))
+
+
+def test_a_verdict_that_lacks_nodes_of_another_key_says_so(fleet: Fleet, link: FakeLink) -> None:
+    why = "node1 signs with another key than this node (aa), and cannot be believed"
+    link.position = Position(4, speaks=True, why="", apart=Unheard(("node1",), why, lower=False))
+    event = said(fleet, shared(), judged(shared()))
+    assert event is not None and event.report is not None
+    verdict = event.report.verdicts[0]
+    assert verdict.missing[0] == f"what the job's other nodes see: {why}"
+    assert verdict.summary.endswith("node1 could not be heard.")
 
 
 def test_without_an_address_there_is_no_meeting_place() -> None:

@@ -246,7 +246,7 @@ def with_snapshot(report: NodeReport, **changes: Any) -> NodeReport:
 def complete() -> NodeReport:
     """Everything that may be known is."""
     ranks = tuple(view(rank, phase="checkpoint", communication_share=0.75, slow_share=0.1) for rank in range(4))
-    return node_report(incident(), ranks=ranks, **COUNTED)
+    return node_report(incident(), ranks=ranks, strangers=1, **COUNTED)
 
 
 COUNTED: dict[str, Any] = {

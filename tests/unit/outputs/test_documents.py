@@ -50,6 +50,9 @@ def test_a_node_without_gpus_is_ready_and_one_whose_required_sensor_is_dead_is_n
 
 
 def test_an_output_that_does_not_deliver_is_named_but_does_not_make_the_node_unready() -> None:
+    place = SensorStatus("meeting_place", True, "well: redis://h, with node-b", 0.0, 0, required=False)
+    meets = readiness(with_snapshot(node_report(), sensors=(place,)), [])
+    assert (meets.problems, meets.meeting_place) == ((), "well: redis://h, with node-b")
     answer = readiness(node_report(), [("slack", "refused: 404")])
     assert answer.ready
     assert [(problem.part, problem.name) for problem in answer.problems][-1] == ("output", "slack")

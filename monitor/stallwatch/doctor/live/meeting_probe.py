@@ -9,9 +9,10 @@ _SECONDS = 2.5  # of what all checks together have
 class ConfiguredMeeting:
     """Satisfies doctor.surroundings.MeetingTrial."""
 
-    def __init__(self, section: FleetSection) -> None:
+    def __init__(self, section: FleetSection, node: str) -> None:
         self.url = section.url
         self._section = section
+        self._node = node
 
     def problem(self) -> tuple[str, str]:
         """Return what is wrong with the place and what to do, ("", "") where it can be used; ends within seconds."""
@@ -21,12 +22,22 @@ class ConfiguredMeeting:
         try:
             settings = settings_of(self._section)
             assert settings is not None
-            try_place(settings, _SECONDS)
+            warnings = try_place(settings, self._node, _SECONDS)
         except UsageError as error:
             return str(error), error.help
-        return "", ""
+        return "; ".join(warnings), ""
+
+    def exposed(self) -> str:
+        """Return that the key may be read by others and what to do, "" where it may not."""
+        from stallwatch.fleet.place_settings import exposed, settings_of
+
+        try:
+            settings = settings_of(self._section)
+        except UsageError:
+            return ""
+        return exposed(settings) if settings is not None else ""
 
 
-def meeting_of(section: FleetSection) -> ConfiguredMeeting | None:
-    """None where nodes do not meet."""
-    return ConfiguredMeeting(section) if section.url else None
+def meeting_of(section: FleetSection, node: str) -> ConfiguredMeeting | None:
+    """None where nodes do not meet. `node`: how this one is called."""
+    return ConfiguredMeeting(section, node) if section.url else None

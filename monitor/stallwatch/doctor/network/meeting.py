@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from stallwatch.doctor.check import Inapplicable, Undetermined, finding
 from stallwatch.doctor.check_result import Area, FindingRecord
-from stallwatch.doctor.surroundings import Surroundings
+from stallwatch.doctor.surroundings import MeetingTrial, Surroundings
 
 
 class MeetingPlaceAnswers:
@@ -14,21 +14,24 @@ class MeetingPlaceAnswers:
     name: ClassVar[str] = "meeting_place"
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (
-        "a Redis, Valkey or shared directory (`fleet.url`) that this node cannot reach, read, write or claim in"
+        "a Redis, Valkey or shared directory (`fleet.url`) that this node cannot reach, read, write or claim in; nodes "
+        "there that sign with another key (`fleet.key_file`); a key that every user may read"
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         meeting, daemon = surroundings.meeting, surroundings.daemon
         if meeting is None:
             raise Inapplicable("fleet.url is not set: each node judges alone")
-        if daemon is not None and daemon.sensors.get("meeting_place") == "":
-            return ()  # the daemon asks it all the time, by its own user and its own network
+        found = self._exposed(meeting)
+        if daemon is not None and "meeting_place" in daemon.sensors:
+            return found  # the daemon asks it all the time, by its own user and its own network
         seen, remedy = meeting.problem()
         if not seen:
-            return ()
+            return found
         if "Permission denied" in seen and surroundings.user_id != 0:
             raise Undetermined(f"{seen}: ask as root or as the daemon's user")
         return (
+            *found,
             finding(
                 self,
                 "error",
@@ -38,3 +41,10 @@ class MeetingPlaceAnswers:
                 remedy=remedy or "stallwatch config check FILE tries it again.",
             ),
         )
+
+    def _exposed(self, meeting: MeetingTrial) -> tuple[FindingRecord, ...]:
+        what, _, remedy = meeting.exposed().rpartition(": ")
+        if not what:
+            return ()
+        why = "By this key nodes know each other's word: who reads it can say on any node that a rank is at fault."
+        return (finding(self, "warning", meeting.url, seen=what, why=why, remedy=f"{remedy}."),)

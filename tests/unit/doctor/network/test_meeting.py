@@ -15,13 +15,17 @@ class FakeMeeting:
 
     def __init__(self, seen: str = "", remedy: str = "") -> None:
         self.said = (seen, remedy)
+        self.key = ""
 
     def problem(self) -> tuple[str, str]:
         return self.said
 
+    def exposed(self) -> str:
+        return self.key
+
 
 def test_where_nodes_meet_nowhere_there_is_nothing_to_try(node: Node) -> None:
-    assert meeting_of(FleetSection()) is None
+    assert meeting_of(FleetSection(), "n") is None
     with pytest.raises(Inapplicable):
         MeetingPlaceAnswers().look(node.around())
 
@@ -51,13 +55,27 @@ def test_who_may_not_read_the_key_cannot_tell(node: Node) -> None:
 
 
 def test_it_is_tried_as_it_is_configured(tmp_path: Path) -> None:
-    tried = meeting_of(FleetSection(url="redis://h", key_file=""))
+    tried = meeting_of(FleetSection(url="redis://h", key_file=""), "n")
     assert tried is not None
     assert "key_file is empty" in tried.problem()[0]
     (tmp_path / "key").write_text("a secret of at least sixteen bytes")
     (tmp_path / "shared").mkdir(mode=0o755)
-    tried = meeting_of(FleetSection(url=f"file://{tmp_path / 'shared'}", key_file=str(tmp_path / "key")))
+    tried = meeting_of(FleetSection(url=f"file://{tmp_path / 'shared'}", key_file=str(tmp_path / "key")), "n")
     assert tried is not None
     seen, remedy = tried.problem()
     assert seen, "either it says that the mode is wrong, or that there was no answer within its time"
     assert remedy
+
+
+def test_a_key_that_every_user_may_read_is_a_warning_though_the_place_is_well(node: Node, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("a secret of at least sixteen bytes")
+    key.chmod(0o644)
+    tried = meeting_of(FleetSection(url="redis://h", key_file=str(key)), "n")
+    assert tried is not None
+    fake = FakeMeeting()
+    fake.key = tried.exposed()
+    found = one(MeetingPlaceAnswers().look(node.around(meeting=fake)))
+    assert (found.severity, "0644" in found.seen, "chmod 0400" in found.remedy) == ("warning", True, True)
+    key.chmod(0o440)
+    assert tried.exposed() == ""

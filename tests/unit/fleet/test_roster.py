@@ -1,0 +1,154 @@
+"""A node that signs with another key is seen before anything stands, on each side."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch.clock import SECOND_NS
+from stallwatch.encoding import msgpack_of
+from stallwatch.errors import UsageError
+from stallwatch.fleet.child import PlaceRequest, Talker
+from stallwatch.fleet.directory_place import DirectoryPlace
+from stallwatch.fleet.place import GREET_SECONDS, GREETED_SECONDS, Key, MeetingPlace
+from stallwatch.fleet.place_settings import Settings
+from stallwatch.fleet.roster import Greeting, RosterSeat, RosterSeen, Stranger, apart_of, exchange_roster
+from stallwatch.fleet.seal import key_id
+from stallwatch.fleet.try_place import try_place
+from tests.unit.fleet.memory_place import MemoryPlace
+from tests.unit.fleet.test_place import Hand, connect, needs_redis
+
+ONE, OTHER = b"the key of one side", b"the key of the other"
+JOB = "train-0a1b2c3d"
+OfKey = Callable[[bytes], MeetingPlace]
+
+
+@pytest.fixture(params=["memory", "directory", pytest.param("redis", marks=needs_redis)])
+def of_key(request: pytest.FixtureRequest, tmp_path: Path) -> OfKey:
+    """The place as who signs with a key sees it."""
+    if request.param == "memory":
+        memory = MemoryPlace(Hand())
+        return lambda secret: memory.of_key(key_id(secret))
+    if request.param == "directory":
+        tmp_path.chmod(0o700)
+
+        def in_directory(secret: bytes) -> MeetingPlace:
+            place = DirectoryPlace(tmp_path, key=key_id(secret))
+            place.check()
+            return place
+
+        return in_directory
+    url = request.getfixturevalue("server")
+    connect(url)._client.flushall()
+    return lambda secret: connect(url, key=key_id(secret))
+
+
+def met(of_key: OfKey, secret: bytes, node: str = "", *jobs: tuple[str, int]) -> RosterSeen:
+    return exchange_roster(of_key(secret), secret, Greeting(node, jobs))
+
+
+def test_each_side_sees_who_signs_with_another_key_and_whose_jobs_those_are(of_key: OfKey) -> None:
+    met(of_key, ONE, "node-a", (JOB, 0))
+    met(of_key, OTHER, "node-b", (JOB, 8))
+    assert met(of_key, ONE, "node-c").strangers == (Stranger("node-b", key_id(OTHER), ((JOB, 8),)),)
+    seen = met(of_key, OTHER, "node-b", (JOB, 8))
+    assert {one.node for one in seen.strangers} == {"node-a", "node-c"}
+    assert (seen.alike, met(of_key, ONE).alike) == ((), ("node-a", "node-c"))
+    assert key_id(ONE) in seen.problem() and "node-a, node-c sign with another key" in seen.problem()
+
+
+def test_who_takes_the_others_key_is_a_stranger_no_more(of_key: OfKey) -> None:
+    met(of_key, ONE, "node-a")
+    met(of_key, OTHER, "node-b")
+    met(of_key, ONE, "node-b")
+    assert met(of_key, ONE, "node-a") == RosterSeen(key_id(ONE), ("node-b",))
+
+
+def test_who_says_nothing_any_more_has_gone() -> None:
+    hand = Hand()
+    memory = MemoryPlace(hand)
+    met(lambda secret: memory.of_key(key_id(secret)), OTHER, "node-b")
+    hand.seconds += GREETED_SECONDS + 1
+    assert met(lambda secret: memory.of_key(key_id(secret)), ONE, "node-a").strangers == ()
+
+
+def test_nor_is_it_there_in_a_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    one, other = (DirectoryPlace(tmp_path, key=key) for key in ("aa", "bb"))
+    for place, node in ((one, "node-a"), (other, "node-b")):
+        place.check()
+        place.greet(node, b"")
+    long_ago = time.time() - GREETED_SECONDS - 1
+    os.utime(tmp_path / ".nodes/bb/node-b", (long_ago, long_ago))
+    assert [guest.node for guest in one.greet("node-a", b"")] == ["node-a"]
+
+
+def test_sides_share_nothing_so_that_nobody_waits_for_a_claim_that_he_cannot_believe(of_key: OfKey) -> None:
+    ones, others = of_key(ONE), of_key(OTHER)
+    key = Key(JOB, ones.join(JOB, "node-a"))
+    assert others.join(JOB, "node-b") == key.ordinal
+    assert (ones.claim(key, "node-a"), others.claim(key, "node-b")) == (1, 1)
+    ones.put(key, "node-a", b"a")
+    assert others.summaries(key) == {}
+    ones.post("mode", b"off", 60, anew=True)
+    assert others.posted("")[1] in ([], None)
+
+
+@pytest.mark.parametrize("word", [b"", b"\xc1", msgpack_of("x"), msgpack_of([["a", "b"]]), msgpack_of([[1, 2]] * 9)])
+def test_what_a_stranger_says_of_its_jobs_may_be_anything(word: bytes) -> None:
+    memory = MemoryPlace(Hand())
+    memory.of_key("bb").greet("node-b", word)
+    assert exchange_roster(memory.of_key(key_id(ONE)), ONE, Greeting("node-a")).strangers == (Stranger("node-b", "bb"),)
+
+
+def test_only_nodes_of_the_job_are_lacking_in_its_verdict_and_the_side_of_the_lowest_rank_is_known() -> None:
+    strangers = (Stranger("node-b", "bb", ((JOB, 4),)), Stranger("node-z", "cc", (("other", 0),)))
+    seen = RosterSeen("aa", (), strangers)
+    apart = apart_of(JOB, (8, 9), seen)
+    assert apart is not None
+    assert (apart.nodes, apart.lower) == (("node-b",), True)
+    assert "node-b signs with another key" in apart.why
+    first = apart_of(JOB, (0, 1), seen)
+    assert first is not None and not first.lower
+    assert apart_of("third", (0, 1), seen) is None
+
+
+def test_it_is_said_at_once_when_a_job_comes_and_every_so_often() -> None:
+    seat = RosterSeat("node-a")
+    assert seat.wish(0) == Greeting("node-a")
+    assert seat.wish(5 * SECOND_NS) is None
+    seat.jobs = ((JOB, 0),)
+    assert seat.wish(6 * SECOND_NS) == Greeting("node-a", ((JOB, 0),))
+    assert seat.wish(7 * SECOND_NS) is None
+    assert seat.wish(int((6 + GREET_SECONDS) * SECOND_NS)) is not None
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "key").write_bytes(ONE)
+    (tmp_path / "meeting").mkdir(mode=0o700)
+    return Settings(f"file://{tmp_path / 'meeting'}", key_file=str(tmp_path / "key"))
+
+
+def test_another_key_in_the_file_is_taken_without_a_restart(settings: Settings) -> None:
+    talker = Talker()
+    for secret in (ONE, OTHER):
+        Path(settings.key_file).write_bytes(secret)
+        seen = talker.answer(PlaceRequest(settings, "greet", greeting=Greeting("node-a"))).roster
+        assert seen is not None and seen.key == key_id(secret)
+    assert seen is not None and seen.strangers == (), "what this node said with the key before is gone"
+
+
+def test_a_trial_says_who_signs_with_another_key_and_fails_where_nobody_signs_alike(settings: Settings) -> None:
+    Path(settings.key_file).chmod(0o400)
+    assert try_place(settings, "node-a") == []
+    place = DirectoryPlace(Path(settings.url.removeprefix("file://")), key=key_id(OTHER))
+    place.check()
+    place.greet("node-b", b"")
+    with pytest.raises(UsageError, match="node-b signs with another key"):
+        try_place(settings, "node-a")
+    DirectoryPlace(Path(settings.url.removeprefix("file://")), key=key_id(ONE)).greet("node-c", b"")
+    (warning,) = try_place(settings, "node-a")
+    assert "node-b signs with another key" in warning
