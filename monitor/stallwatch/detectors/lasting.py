@@ -2,6 +2,8 @@
 does by design, or does now and then; and whether it has been so since the first steps."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.looks import Looks, PeerRank, peers_of
@@ -14,7 +16,7 @@ from stallwatch.detectors.waiting import (
     Least,
     difference,
     differences,
-    leads_of_looks,
+    leads_of_look,
     was_so,
 )
 from stallwatch.detectors.wandering import is_new, is_usual
@@ -115,13 +117,17 @@ def is_from_start(looks: Looks, first_mark: int, least: Least) -> bool:
 def _beyond_chance(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[list[float], list[float]]:
     """Look by look, by how much less these wait than others do in their turn: somebody comes last in every step; and
     the variance of what others do, empty where it is only one."""
-    each = leads_of_looks([column for _, column in columns])
-    rest = [leads for (rank, _), leads in zip(columns, each, strict=True) if rank not in ranks]
-    chance = [sum(of_look) / len(of_look) for of_look in zip(*rest, strict=True)]
-    beyond = [less - by_chance for less, by_chance in zip(differences(columns, ranks), chance, strict=True)]
-    return beyond, [_variance(of_look) for of_look in zip(*rest, strict=True)] if len(rest) > 1 else []
+    places = tuple([place for place, (rank, _) in enumerate(columns) if rank not in ranks])
+    looks = zip(*(column for _, column in columns), strict=True)
+    chance = list(map(_by_chance, looks, repeat(places)))
+    beyond = [less - middle for less, (middle, _) in zip(differences(columns, ranks), chance, strict=True)]
+    return beyond, [variance for _, variance in chance] if len(places) > 1 else []
 
 
-def _variance(values: Sequence[float]) -> float:
+@lru_cache(maxsize=4096)  # as of the leads
+def _by_chance(look: tuple[tuple[int, int], ...], places: tuple[int, ...]) -> tuple[float, float]:
+    """Mean and variance of the leads of those in these places."""
+    leads = leads_of_look(look)
+    values = [leads[place] for place in places]
     middle = sum(values) / len(values)
-    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
+    return middle, sum([(value - middle) ** 2 for value in values]) / max(1, len(values) - 1)

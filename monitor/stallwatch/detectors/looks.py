@@ -6,7 +6,7 @@ the hooks' looks fell into it. Where nobody counts steps it is one completed col
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import sqrt
 from statistics import median_low
@@ -28,6 +28,7 @@ _ERRORS = 4  # standard errors of two counts' distance that are surely more than
 MISSED_LOOKS = 4  # a busy machine's hooks come late now and then
 _UNTIMED_LOOKS = 8  # newest; of two ticks, as a hook makes four looks a second
 _STEPS_AHEAD = 2  # of its device, or more: a host that was late for one step is so until it has caught up
+_STEP_IN_PROGRESS = 64  # collectives
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 # torch's watchdog notes what NCCL has completed every 0.1 s (ProcessGroupNCCL.hpp, kWatchdogThreadSleepMillis), each
 # rank's at its own time, so the latest of several is about half of that old.
@@ -59,7 +60,7 @@ class PeerRank(msgspec.Struct, frozen=True):
     offsets: tuple[int, ...] = ()
 
 
-class StepLook(msgspec.Struct, frozen=True):
+class StepLook(msgspec.Struct, frozen=True, dict=True):
     """One step: how many moments saw it, and in how many of them each member stood in a collective."""
 
     at_ns: int  # of the first
@@ -72,10 +73,26 @@ class StepLook(msgspec.Struct, frozen=True):
     itself_ns: tuple[int, ...] = ()  # how long this one alone took, by each one's record; 0: not known
     apart_ns: int = 0  # the most that lay between two ranks' samples of one moment
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The step that it is; -1: nobody counts steps."""
         return max(self.steps) if min(self.steps, default=-1) >= 0 else -1
+
+    # A tick asks hundreds of looks for these, most of which were there at the tick before.
+    @cached_property
+    def waits(self) -> tuple[tuple[int, int], ...]:
+        """(ticks, of these waiting) of each member."""
+        return _row(self.ticks, self.waited)
+
+    @cached_property
+    def sure_waits(self) -> tuple[tuple[int, int], ...]:
+        """The same, of those that surely waited."""
+        return _row(self.ticks, self.surely)
+
+
+@lru_cache(maxsize=1024)
+def _row(ticks: int, waits: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple([(ticks, waited) for waited in waits])
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -96,10 +113,9 @@ class Looks(msgspec.Struct, frozen=True):
     def columns(self, window: int, *, surely: bool = False) -> tuple[tuple[tuple[int, int], ...], ...]:
         """The same of every member, in their order."""
         looks = self.looks[-window:]
-        ticks = [look.ticks for look in looks]
-        waits = zip(*[look.surely if surely else look.waited for look in looks], strict=True)
+        rows = [look.sure_waits for look in looks] if surely else [look.waits for look in looks]
         # Of no look each has an empty column.
-        return tuple(tuple(zip(ticks, one, strict=True)) for one in waits) if looks else ((),) * len(self.members)
+        return tuple(zip(*rows, strict=True)) if rows else ((),) * len(self.members)
 
     def columns_of(
         self, peers: Sequence[PeerRank], window: int, *, surely: bool = False
@@ -168,6 +184,8 @@ def peers_of(members: Sequence[PeerRank]) -> list[list[PeerRank]]:
 @lru_cache(maxsize=64)
 def _by_role(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """Places in `roles` of those that are the same: as the first of each that is left, so in order."""
+    if roles and _are_one(roles):
+        return (tuple(range(len(roles))),)
     groups, left = [], list(range(len(roles)))
     while left:
         same = tuple(place for place in left if _same_role(roles[place], roles[left[0]]))
@@ -179,6 +197,8 @@ def _by_role(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
 @lru_cache(maxsize=64)
 def _alike(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """Of each role the places of those that are the same."""
+    if _are_one(roles):
+        return (tuple(range(len(roles))),) * len(roles)
     return tuple(tuple(place for place, role in enumerate(roles) if _same_role(role, one)) for one in roles)
 
 
@@ -225,8 +245,10 @@ def _with(looks: Looks, number: int) -> Looks:
     if looks.nccl:
         seen = _ahead(members, together)
         alike = _alike(tuple(member.role for member in members))
+        # By those with the same role, itself among them; who are alike are so to the same ones, as a rule.
+        middles = {places: median_low([together[place].completed for place in places]) for places in set(alike)}
         members = tuple(
-            _taken(member, mine, [together[place] for place in places])
+            _taken(member, mine.completed - middles[places])
             for member, mine, places in zip(members, together, alike, strict=True)
         )
         looks = msgspec.structs.replace(looks, members=members)
@@ -316,9 +338,7 @@ def _sample(look: CounterLook, *, nccl: bool) -> CounterSample:
     return CounterSample(look.number, look.at_ns, look.step, enqueued, completed)
 
 
-def _taken(member: PeerRank, mine: CounterSample, peers: Sequence[CounterSample]) -> PeerRank:
-    """`peers`: samples of those with the same role, its own among them."""
-    offset = mine.completed - median_low([peer.completed for peer in peers])
+def _taken(member: PeerRank, offset: int) -> PeerRank:
     return msgspec.structs.replace(member, offsets=(*member.offsets, offset)[-_KEPT_OFFSETS:])
 
 
@@ -375,6 +395,8 @@ def _ahead_by(
 
 def _offset(offsets: Sequence[int]) -> tuple[int, float]:
     """Median and its standard error: none where most looks agree, as in jobs whose steps are not very short."""
+    if 2 * offsets.count(offsets[-1]) > len(offsets):  # so it is the median
+        return offsets[-1], 0.0
     middle = median_low(offsets)
     if 2 * offsets.count(middle) > len(offsets):
         return middle, 0.0
@@ -390,9 +412,16 @@ def _rate(peers: Sequence[PeerRank]) -> float:
     return max(0, last.completed - first.completed) / (last.at_ns - first.at_ns) if last.at_ns > first.at_ns else 0.0
 
 
+def _are_one(roles: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether each is surely the same as each other: their counts are hardly apart, as in most jobs."""
+    if len(set(map(len, roles))) != 1:
+        return False
+    return all(max(counts) - min(counts) <= _STEP_IN_PROGRESS for counts in zip(*map(sorted, roles), strict=True))
+
+
 def _same_role(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """The counts that ranks of one program have differ by what a step in progress holds, not by a part of them."""
     if one == other:
         return True
     counts = zip(sorted(one), sorted(other), strict=False)
-    return len(one) == len(other) and all(abs(a - b) <= max(64, 0.02 * max(a, b)) for a, b in counts)
+    return len(one) == len(other) and all(abs(a - b) <= max(_STEP_IN_PROGRESS, 0.02 * max(a, b)) for a, b in counts)

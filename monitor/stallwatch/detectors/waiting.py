@@ -4,6 +4,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate
+from operator import truediv
 from statistics import median, stdev
 from typing import TypeVar
 
@@ -64,14 +66,16 @@ class Peers:
 
     def __init__(self, columns: Sequence[tuple[int, Column]]) -> None:
         self._columns = dict(columns)
-        self._shares = {rank: [waited / ticks for ticks, waited in column] for rank, column in columns}
+        self._shares = {rank: _shares(column) for rank, column in columns}
+        # Of the newest look, of the newest two, …
+        self._sums = {rank: [*accumulate(reversed(shares))] for rank, shares in self._shares.items()}
         # By ranks, newest look first, as far as it was asked.
         self._extremes: dict[frozenset[int], list[tuple[int, int, int]]] = {}
         self._middles: dict[frozenset[int], list[float]] = {}
 
     def shares(self, window: int) -> dict[int, float]:
         """`waited_share` of each rank in the last looks, which are as many at least."""
-        return {rank: sum(shares[-window:]) / window for rank, shares in self._shares.items()}
+        return {rank: sums[window - 1] / window for rank, sums in self._sums.items()}
 
     def each(self, rank: int, window: int) -> list[float]:
         """One rank's share of each of the last looks."""
@@ -97,6 +101,12 @@ class Peers:
         return [middle - own for middle, own in zip(found[window - 1 :: -1], self._shares[rank][-window:], strict=True)]
 
 
+def _shares(column: Column) -> list[float]:
+    """By look."""
+    ticks, waits = zip(*column, strict=True) if column else ((), ())
+    return list(map(truediv, waits, ticks))
+
+
 def _newest_first(columns: Sequence[Sequence[_Of]]) -> list[tuple[_Of, ...]]:
     """Look by look what columns of one length hold."""
     return list(zip(*columns, strict=True))[::-1]
@@ -118,6 +128,8 @@ def who_waits_least(
     those in which some wait and others do not say anything.
     """
     share = peers.shares(window)
+    if max(share.values()) - min(share.values()) < minimum_share:
+        return None  # as most windows of most jobs say: nobody stands apart
     for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank)), at_most):
         most, typical = share[slow[-1]], share[rest[len(rest) // 2]]
         apart = partial(stand_apart, len(slow), len(rest), typical - most, share[rest[0]] - most, minimum_share)
@@ -158,13 +170,15 @@ def leads(columns: Sequence[tuple[int, Column]]) -> dict[int, float]:
 
 def leads_of_looks(columns: Sequence[Column]) -> list[list[float]]:
     """Given the columns of two peers or more, return for each the same look by look."""
-    shares = ([waited / ticks for ticks, waited in column] for column in columns)
-    return [list(series) for series in zip(*map(_leads_of_look, zip(*shares, strict=True)), strict=True)]
+    return [list(series) for series in zip(*map(leads_of_look, zip(*columns, strict=True)), strict=True)]
 
 
-# Shares of a look are of few kinds, and most of the looks were there when this was asked last.
+# Looks are of few kinds, and most of them were there when this was asked last: of hundreds of looks, at each tick at
+# which a rank waits less than its peers.
 @lru_cache(maxsize=4096)
-def _leads_of_look(shares: tuple[float, ...]) -> tuple[float, ...]:
+def leads_of_look(look: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
+    """Given (ticks, of these waiting) of two peers or more, return the same of one look."""
+    shares = [waited / ticks for ticks, waited in look]
     ordered = sorted(shares)
     return tuple(_median_without(ordered, share) - share for share in shares)
 
@@ -217,17 +231,21 @@ def lost(
     rest = [column for rank, column in columns if rank not in ranks]
     if not slow or not rest or sum(at_once) < _MOST_AT_ONCE * len(at_once):
         return None
-    moments = [
-        (max(0, min(waited for _, waited in others) - min(waited for _, waited in own)), own[0][0])
-        for own, others, seen in zip(zip(*slow, strict=True), zip(*rest, strict=True), at_once, strict=True)
-        if seen
-    ]
+    each = map(_lost_in_look, zip(*slow, strict=True), zip(*rest, strict=True))
+    moments = [one for one, seen in zip(each, at_once, strict=True) if seen]
     # Of all moments, not of all looks: a long step is one look and costs as long as it lasts.
     all_ticks = sum(ticks for _, ticks in moments)
     share = sum(waited for waited, _ in moments) / all_ticks
     error = math.sqrt(sum((waited - share * ticks) ** 2 for waited, ticks in moments)) / all_ticks
     by_chance = len(slow) * median(_waited_for_each(slow, rest, at_once)) / all_ticks
     return max(0.0, share - by_chance), error if len(moments) > 1 else share
+
+
+@lru_cache(maxsize=4096)  # as of the leads
+def _lost_in_look(own: tuple[tuple[int, int], ...], others: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """(moments in which all the others wait and not all of these, of how many)."""
+    least = min([waited for _, waited in own])
+    return max(0, min([waited for _, waited in others]) - least), own[0][0]
 
 
 def _waited_for_each(slow: Sequence[Column], rest: Sequence[Column], at_once: Sequence[bool]) -> list[int]:
@@ -247,14 +265,15 @@ def differences(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> 
     rest = [column for rank, column in columns if rank not in ranks]
     if not slow or not rest:
         return []
-    return [
-        _middle(tuple([waited / ticks for ticks, waited in others]))
-        - sum([waited / ticks for ticks, waited in own]) / len(own)
-        for own, others in zip(zip(*slow, strict=True), zip(*rest, strict=True), strict=True)
-    ]
+    return list(map(_less_of_look, zip(*slow, strict=True), zip(*rest, strict=True)))
 
 
-# As of the leads: shares of a look are of few kinds, and a window of hundreds is asked at each tick of a slow rank.
+@lru_cache(maxsize=4096)  # as of the leads
+def _less_of_look(own: tuple[tuple[int, int], ...], others: tuple[tuple[int, int], ...]) -> float:
+    least = sum([waited / ticks for ticks, waited in own]) / len(own)
+    return median([waited / ticks for ticks, waited in others]) - least
+
+
 @lru_cache(maxsize=4096)
 def _middle(shares: tuple[float, ...]) -> float:
     return median(shares)
