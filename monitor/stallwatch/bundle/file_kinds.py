@@ -1,25 +1,16 @@
-"""What kinds of file an incident holds, and the parser of each: one table for the child that parses and the reader."""
+"""What kinds of file an incident holds, and the parser of each: one table for the child that parses and the reader.
+
+A parser is imported when the first file of its kind is parsed: the reader needs none of them, and a sample's child one.
+"""
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from stallwatch.bundle import description
 from stallwatch.bundle.bounds import LONGEST_TIMELINE_BYTES
-from stallwatch.bundle.guessing import guess
-from stallwatch.formats import (
-    flight_recorder,
-    gpus,
-    hook_report,
-    kernel_log,
-    process,
-    py_spy,
-    py_spy_profile,
-    ras,
-    training_log,
-)
-from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.outside_text import line_of, name_of, text_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.tolerant import decode_json
@@ -40,10 +31,19 @@ from stallwatch.model.hook_report import HookReport
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
+if TYPE_CHECKING:
+    from stallwatch.formats.entry_templates import TemplateLibrary
+
 _MEBIBYTE: Final = 1 << 20
 _LAST_NS: Final = 7_258_118_400_000_000_000  # the year 2200: no clock of a node
-# Kept by the child from dump to dump: ranks of one program write nearly equal ones.
-LIBRARY: Final = TemplateLibrary()
+
+
+@lru_cache(maxsize=1)
+def _library() -> "TemplateLibrary":
+    """Kept by the child from dump to dump: ranks of one program write nearly equal ones."""
+    from stallwatch.formats.entry_templates import TemplateLibrary
+
+    return TemplateLibrary()
 
 
 class Kind(NamedTuple):
@@ -71,7 +71,63 @@ class PackedGuess(msgspec.Struct):
 
 
 def _guess(data: bytes, source: str, look: int) -> Guess:
-    return Guess(*guess(data, source, look, LIBRARY))
+    from stallwatch.bundle.guessing import guess
+
+    return Guess(*guess(data, source, look, _library()))
+
+
+def _recorder(data: bytes, source: str, look: int) -> RecorderTable:
+    from stallwatch.formats import flight_recorder
+
+    return flight_recorder.parse_table(data, source, look, _library())
+
+
+def _stacks(data: bytes, source: str, look: int) -> Stacks:
+    from stallwatch.formats import py_spy
+
+    return py_spy.parse(data, source, look)
+
+
+def _process(data: bytes, source: str, look: int) -> ProcessLook:
+    from stallwatch.formats import process
+
+    return process.parse(data, source, look)
+
+
+def _profile(data: bytes, source: str, look: int) -> Profile:
+    from stallwatch.formats import py_spy_profile
+
+    return py_spy_profile.parse(data, source, look)
+
+
+def _scene(data: bytes, source: str, look: int) -> HookReport:
+    from stallwatch.formats import hook_report
+
+    return hook_report.parse(data, source, look)
+
+
+def _gpus(data: bytes, source: str, look: int) -> tuple[tuple[Gpu, ...], ...]:
+    from stallwatch.formats import gpus
+
+    return gpus.parse(data)
+
+
+def _ras(data: bytes, source: str, look: int) -> tuple[RasCommunicator, ...]:
+    from stallwatch.formats import ras
+
+    return ras.parse(data)
+
+
+def _kernel_log(data: bytes, source: str, look: int) -> KernelLog:
+    from stallwatch.formats import kernel_log
+
+    return kernel_log.parse(data)
+
+
+def _log(data: bytes, source: str, look: int) -> LogTail:
+    from stallwatch.formats import training_log
+
+    return training_log.parse(data)
 
 
 def _structure(result: Any, clean: Callable[[str], str] = name_of) -> Callable[[bytes, str, int], Any]:
@@ -122,24 +178,20 @@ def _snapshots(data: bytes, source: str, look: int) -> Snapshots:
 
 # A ring of 20,000 entries with Python and C++ stacks is about 120 MiB.
 KINDS: Final[dict[str, Kind]] = {
-    "recorder": Kind(
-        lambda data, source, look: flight_recorder.parse_table(data, source, look, LIBRARY),
-        RecorderTable,
-        256 * _MEBIBYTE,
-    ),
-    "stacks": Kind(py_spy.parse, Stacks, 16 * _MEBIBYTE),
-    "process": Kind(process.parse, ProcessLook, 4 * _MEBIBYTE),
-    "profile": Kind(py_spy_profile.parse, Profile, 4 * _MEBIBYTE),
+    "recorder": Kind(_recorder, RecorderTable, 256 * _MEBIBYTE),
+    "stacks": Kind(_stacks, Stacks, 16 * _MEBIBYTE),
+    "process": Kind(_process, ProcessLook, 4 * _MEBIBYTE),
+    "profile": Kind(_profile, Profile, 4 * _MEBIBYTE),
     "usage": Kind(_structure(Usage), Usage, _MEBIBYTE),
     "heartbeat": Kind(_structure(Heartbeat), Heartbeat, _MEBIBYTE),
-    "scene": Kind(hook_report.parse, HookReport, _MEBIBYTE),
+    "scene": Kind(_scene, HookReport, _MEBIBYTE),
     "attempts": Kind(_structure(tuple[Attempt, ...], text_of), tuple[Attempt, ...], 4 * _MEBIBYTE),
     "sources": Kind(_structure(tuple[SourceLine, ...], line_of), tuple[SourceLine, ...], 4 * _MEBIBYTE),
     "description": Kind(lambda data, source, look: description.parse(data), description.Description, 16 * _MEBIBYTE),
-    "gpus": Kind(lambda data, source, look: gpus.parse(data), tuple[tuple[Gpu, ...], ...], 16 * _MEBIBYTE),
-    "ras": Kind(lambda data, source, look: ras.parse(data), tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
-    "kernel_log": Kind(lambda data, source, look: kernel_log.parse(data), KernelLog, 4 * _MEBIBYTE, tail=True),
-    "log": Kind(lambda data, source, look: training_log.parse(data), LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),
+    "gpus": Kind(_gpus, tuple[tuple[Gpu, ...], ...], 16 * _MEBIBYTE),
+    "ras": Kind(_ras, tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
+    "kernel_log": Kind(_kernel_log, KernelLog, 4 * _MEBIBYTE, tail=True),
+    "log": Kind(_log, LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),
     "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE, of_log=True),
     "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
     # What a replay reads beside (bundle.history).

@@ -8,7 +8,6 @@ import msgspec
 
 from stallwatch.bundle.child import OpenFile, ParsedParts, ParseTask, PartAnswer
 from stallwatch.bundle.file_kinds import KINDS, Guess
-from stallwatch.bundle.unpacked import parse_log
 from stallwatch.encoding import msgpack_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.unreadable import Unreadable
@@ -31,8 +30,11 @@ def _parsed(part: OpenFile, file: int) -> Any:
     """What the file says, or a PartAnswer with the problem."""
     kind = KINDS[part.kind]
     try:
-        if kind.of_log and (log := parse_log(file)) is not None:
-            return Guess("log", log) if part.kind == "guess" else log
+        if kind.of_log:
+            from stallwatch.bundle.unpacked import parse_log  # a folder of dumps holds none
+
+            if (log := parse_log(file)) is not None:
+                return Guess("log", log) if part.kind == "guess" else log
         return kind.parse(_read(file, kind.maximum_bytes), part.source, part.look)
     except Unreadable as error:
         return PartAnswer(problem=str(error))

@@ -36,11 +36,13 @@ def load(
     *,
     summarised_bytes: int = SUMMARISED_BYTES,
     up_to_look: int | None = None,
+    is_judged: bool = True,
 ) -> Evidence:
     """Given folders or files of one incident, return its evidence. Raise UnusableInput, saying what was tried, when
     they tell nothing about any rank or failure. More than `summarised_bytes` of recorders are reduced to summaries.
-    `up_to_look`: as it was when that look was done, as far as files tell of looks."""
-    evidence, files = read(paths, limits, summarised_bytes=summarised_bytes, up_to_look=up_to_look)
+    `up_to_look`: as it was when that look was done, as far as files tell of looks. `is_judged`: as an incident, by what
+    is imported meanwhile."""
+    evidence, files = read(paths, limits, summarised_bytes=summarised_bytes, up_to_look=up_to_look, is_judged=is_judged)
     if not tells_something(evidence):
         raise _unusable(paths, files, evidence.caveats)
     return evidence
@@ -64,13 +66,14 @@ def read(
     *,
     summarised_bytes: int = SUMMARISED_BYTES,
     up_to_look: int | None = None,
+    is_judged: bool = True,
 ) -> tuple[Evidence, int]:
     """The same whatever it tells, and how many files were tried."""
     found = survey(paths)
     files = [file for file in found.files if up_to_look is None or file.look <= up_to_look]
     reading = _Reading(list(found.problems))
     large = sum(file.size_bytes for file in files if _may_be_recorder(file)) > summarised_bytes
-    parse_all(reading.tasks(files, large=large), limits, meanwhile=_load_diagnosis)
+    parse_all(reading.tasks(files, large=large), limits, meanwhile=_load_diagnosis if is_judged else None)
     evidence = reading.assembly.evidence()
     return evidence if up_to_look is None else _without_later_attempts(evidence, up_to_look), len(files)
 

@@ -205,7 +205,7 @@ def compare(folder: Path, sampling: Sampling) -> Compared:
     write_json(folder / "bundle.json", {"schema_version": 1, "world_size": sampling.world_size})
     wall_minus_monotonic_ns = time.time_ns() - time.monotonic_ns()
     try:
-        evidence = load([folder])
+        evidence = load([folder], is_judged=False)
     except StallwatchError as error:
         return Compared(0, (), sampling.before, str(error))
     answered = sum(bool(rank.recorders) for rank in evidence.ranks)

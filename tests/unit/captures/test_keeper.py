@@ -1,3 +1,6 @@
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,22 @@ def test_a_later_look_is_told_what_the_one_before_knew_of_what_was_ours(tmp_path
     (before,) = Keeper(tmp_path, "node0", (3, 4), 3).told().before.items()
     assert before[0] == 3
     assert (before[1].pid, before[1].own, before[1].at_ns) == (7, OwnBytes(3, 4), 5)
+
+
+def test_who_compares_a_sample_imports_nothing_of_what_judges_an_incident(tmp_path: Path) -> None:
+    """Each five minutes, beside the training: that was half of what a sample took."""
+    for rank in (0, 1):
+        folder = tmp_path / "ranks" / str(rank)
+        folder.mkdir(parents=True)
+        folder.joinpath("flight_recorder.gloo.pickle").write_bytes(pickle.dumps({"version": "2.10", "entries": []}, 2))
+    code = (
+        "import sys; from pathlib import Path; from stallwatch.captures import keeper, spec; "
+        "said = keeper.compare(Path(sys.argv[1]), spec.Sampling(0, 2, spec.SampleMemory())); "
+        "print(said.ranks, *sorted(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-P", "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    ranks, *modules = ran.stdout.split()
+    assert ranks == "2"
+    judging = ("verdicts", "claims", "report", "activity.rank_reading", "logs.log_reading")
+    assert not [name for name in modules if name.startswith(tuple(f"stallwatch.diagnosis.{one}" for one in judging))]
+    assert "stallwatch.formats.training_log" not in modules

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.job.groups import (
     DEFAULT_DESCRIPTIONS,
     Group,
@@ -26,11 +26,14 @@ from stallwatch.diagnosis.job.groups import (
 )
 from stallwatch.diagnosis.job.leaving import cleared_away, ended_in_vain
 from stallwatch.diagnosis.job.untold import doubt, prove, take_back, untold_backends
-from stallwatch.diagnosis.logs.log_reading import NOTHING_READ, LogReading
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.evidence import HeldBack, NodeEvidence, RankEvidence
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.summary import ANY, Call, PairCount, Pending, RankSummary, Stream, Transfer
+
+if TYPE_CHECKING:
+    from stallwatch.diagnosis.activity import RankActivity
+    from stallwatch.diagnosis.logs import LogReading
 
 _DEFAULT_NAMES = ("", "0")
 
@@ -66,12 +69,12 @@ class Case:
     def __init__(
         self,
         summaries: Sequence[RankSummary],
-        activities: Mapping[int, RankActivity],
+        activities: Mapping[int, "RankActivity"],
         world_size: int | None,
         nodes: Sequence[NodeEvidence] = (),
         evidence: Mapping[int, RankEvidence] | None = None,
         looks: int = 1,
-        logs: LogReading = NOTHING_READ,
+        logs: "LogReading | None" = None,
         meeting: Rendezvous = NO_MEETING,
         held_back: HeldBack | None = None,
     ) -> None:
@@ -84,7 +87,7 @@ class Case:
         self.looks = looks
         self.meeting = meeting
         self.held_back = held_back
-        self.logs = logs
+        self._logs = logs
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []
         self.group_of: dict[tuple[int, int], int] = {}
@@ -189,8 +192,17 @@ class Case:
         """Ranks that lived and did not come, and that their launcher ended when others had waited in vain."""
         return cleared_away(self)
 
-    def activity(self, rank: int) -> RankActivity:
+    @cached_property
+    def logs(self) -> "LogReading":
+        """What the job's logs tell; nothing where none was read."""
+        from stallwatch.diagnosis.logs.log_reading import NOTHING_READ  # of a case of recorders alone nobody asks
+
+        return NOTHING_READ if self._logs is None else self._logs
+
+    def activity(self, rank: int) -> "RankActivity":
         """What a rank does; one that says nothing where it was not read."""
+        from stallwatch.diagnosis.activity import RankActivity  # nor of that
+
         return self.activities.get(rank) or RankActivity(rank=rank)
 
     def is_elsewhere(self, rank: int) -> bool:

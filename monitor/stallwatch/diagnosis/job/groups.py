@@ -9,13 +9,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median_low
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.model.evidence import NodeEvidence, RankEvidence, RasCommunicator
 from stallwatch.model.summary import Call, RankSummary, Stream
+
+if TYPE_CHECKING:
+    from stallwatch.diagnosis.activity import RankActivity
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
 Key = tuple[str, int | None, str, tuple[str, ...]]
@@ -175,7 +177,7 @@ def family(description: str) -> str:
     return re.sub(r"\d+", "#", description)
 
 
-def members_told(activities: Iterable[RankActivity], ranks: Iterable[RankEvidence]) -> dict[str, tuple[int, ...]]:
+def members_told(activities: Iterable["RankActivity"], ranks: Iterable[RankEvidence]) -> dict[str, tuple[int, ...]]:
     """Members of groups, by the name of each, as the hooks of those that stand in a call of one tell them: what no
     recorder of gloo writes down. Ranks that do not agree have made their groups in different orders: those are left.
     """
