@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, post_transfers
 from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
-from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.diagnosis.recorder.signature import names_transfer
 from stallwatch.model.evidence import CodeFrame, LogEvent, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
@@ -369,6 +368,8 @@ def _function(frame: CodeFrame) -> tuple[str, str]:
 def _logged_beside(rank: RankEvidence) -> str | None:
     """The exception of a traceback at the very end of a log that ranks share, without a word of which rank's it is."""
     told = [event for event in rank.log_events if event.kind == "exception"]
+    from stallwatch.diagnosis.logs.log_reading import shares_its_log  # which a comparison of recorders does not need
+
     if not shares_its_log(rank) or not told or told[-1].rank is not None:
         return None
     if not any((told[-1].exception or "") in line for line in rank.log[-_LAST_LINES:]):
