@@ -7,8 +7,14 @@ from typing import Final
 from stallwatch.formats.log_traceback import Traceback, starts
 from stallwatch.model.evidence import LogEvent
 
-START: Final = re.compile(r"^(?:.*\.)?ChildFailedError:|^Failures:\s*$|^Root Cause \(first observed failure\):")
-_ROOT: Final = re.compile(r"^Root Cause \(first observed failure\):")
+START: Final = re.compile(r"^(?:.*\.)?ChildFailedError:|^Failures:\s*$|^Root Cause \(first observed failure\) ?:")
+_ROOT: Final = re.compile(r"^Root Cause \(first observed failure\) ?:")
+# A block whose line breaks were lost on a page, or on a picture that was read.
+_FLAT: Final = re.compile(
+    r"(?P<root>Root Cause \(first observed failure\) ?:.*?)?"
+    r"\brank ?:? ?(?P<rank>\d{1,6}) \(local[_ ]rank: ?(?P<local>\d{1,6})\),? *"
+    r"exitcode ?: ?(?P<code>-?\d{1,10}) \(pid: ?(?P<pid>\d{1,10})\)"
+)
 _BLOCK: Final = re.compile(r"^\[(\d+)\]:\s*$")
 _FIELD: Final = re.compile(r"^\s{1,8}(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _RANK: Final = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -40,6 +46,15 @@ class Summary:
         if self._traceback is not None and not self._traceback.done and text.startswith("  "):
             self._traceback.feed(text[2:])  # all but its first line are indented
             self._raised_at = line
+            return True
+        if "exitcode" in text and (blocks := list(_FLAT.finditer(text))):
+            self._close()
+            self._root = self._root and START.match(text) is None
+            for block in blocks:
+                self._root = self._root or block["root"] is not None
+                fields = {"rank": f"{block['rank']} (local_rank: {block['local']})"}
+                self._fields, self._line = fields | {"exitcode": f"{block['code']} (pid: {block['pid']})"}, line
+                self._close()
             return True
         if START.match(text):
             self._close()

@@ -256,6 +256,25 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r"NET/IB\w? ?: ?.*?Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?P<message>[^,\s]+)"
         r"(?:.*?(?:\[hca |hca )(?P<device>[^\]\s]+))?",
     ),
+    # The same of EFA, by NCCL's plug-in (aws-ofi-nccl) and by libfabric, which warns as a job comes down, too.
+    pattern(
+        "nccl_completion_error",
+        "completed with error",
+        r"NET/OFI Request \S+ completed with error\. (?P<message>RC: .*?)(?:\. Completed length.*)?$",
+    ),
+    pattern(
+        "nccl_completion_error",
+        "<warn> err: ",
+        r"libfabric:(?P<pid>\d+):\d+:.*?:cq:\w+\(\):\d+<warn> err: \d+, message: (?P<message>.*?)(?: My EFA addr.*)?$",
+        secondary=True,
+    ),
+    # What fails with these is fatal; a provider that is not there is not, for NCCL takes sockets then.
+    pattern(
+        "nccl_no_adapter",
+        "NET/OFI ",
+        r"NCCL WARN NET/OFI (?P<message>(?:Couldn't|Unable to) (?:open|enable|bind|create|allocate) .*"
+        r"|Creating new .* failed.*)",
+    ),
     pattern(
         "nccl_async_event",
         "async event",

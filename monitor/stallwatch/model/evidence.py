@@ -225,8 +225,8 @@ class LogEvent(msgspec.Struct, frozen=True):
     nccl_version_mismatch, nccl_init_started, nccl_init_complete, dataloader_killed, shared_memory, open_files,
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
     gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
-    storage_silent, name_unresolved, nccl_no_interface, nccl_connect, locked_memory, failed_stack, gpu_unreachable,
-    actor_died, killing, clean_end, trying_again, stale_store, desync_absent, error_like, last_line.
+    storage_silent, name_unresolved, nccl_no_interface, nccl_no_adapter, nccl_connect, locked_memory, failed_stack,
+    gpu_unreachable, actor_died, killing, clean_end, trying_again, stale_store, desync_absent, error_like, last_line.
     """
 
     kind: str

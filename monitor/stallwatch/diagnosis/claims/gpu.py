@@ -25,6 +25,7 @@ _OLD_SECONDS = 3600.0
 # A host that asks its GPU nothing goes on by as many kernels as are queued (1,024), and ends a step or some meanwhile.
 _AHEAD_SECONDS = 60.0
 _BOOT_SECONDS = 180.0
+_OF_WAYS = ("Got completion", "NET/OFI Request")  # what an end of a way writes that failed
 _ALIKE, _UNLIKE = 1.05, 1.5  # times the multiprocessors that the others occupy
 _FAILURES = ("out_of_memory", "memory_killed", "cuda_error", "native_crash", "dataloader_killed")
 _CRASHES = (4, 7, 8, 9, 11)  # signals that end a process which did not wait: SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
@@ -97,7 +98,8 @@ def _of_kernel(node: NodeEvidence, event: KernelEvent) -> Fact:
 def _told_by_nccl(analysis: Analysis) -> list[tuple[str, Fact, tuple[int, ...]]]:
     """A port's own event comes before the completion error that its peers get. Who gets one stands at one end of a way
     that failed, and nothing tells at which: unless all that he has talked to are at the other ends."""
-    told = [one for one in analysis.case.logs.told if one.kind in ("nccl_completion_error", "nccl_async_event")]
+    kinds = "nccl_completion_error", "nccl_async_event"
+    told = [one for one in analysis.case.logs.of_kind(*kinds) if not one.event.secondary]
     own = [one for one in told if one.kind == "nccl_async_event"] or ([] if _a_rank_failed(analysis) else told)
     peers: dict[tuple[int | None, str | None], set[str]] = {}
     for one in own:
@@ -152,7 +154,7 @@ def _claim(
     wait = main_wait(analysis, culprits)
     where = f"on a GPU of {named(culprits)}" if culprits else "on a GPU that no rank's process is known to use"
     where = "on an NVSwitch, which all GPUs of the node share" if of_switch else where
-    of_way = not culprits and all("Got completion" in fact.fact for _, fact, _ in faults)
+    of_way = not culprits and all(any(words in fact.fact for words in _OF_WAYS) for _, fact, _ in faults)
     where = "on the way between two nodes, and nothing tells at which end" if of_way else where
     lacking = (
         "the log of the other end, whose address the line names, and both nodes' kernel logs"
@@ -170,13 +172,12 @@ def _claim(
 
 
 def _by_line(analysis: Analysis, cause: Cause, faults: list[tuple[str, Fact, tuple[int, ...]]]) -> Words | None:
-    """What the line that NVML's caller wrote says to do, where no kernel and no driver told more."""
-    told = [one for one in analysis.case.logs.of_kind("gpu_unreachable") if not one.consequence]
-    return (
-        words_in(told[0], analysis.case.logs.events)
-        if told and cause == "gpu_fault" and len(told) == len(faults)
-        else None
-    )
+    """What the line that NVML's caller, or NCCL's plug-in of EFA, wrote says to do, where no kernel and no driver told
+    more."""
+    kind = "gpu_unreachable" if cause == "gpu_fault" else "nccl_completion_error"
+    told = [one for one in analysis.case.logs.of_kind(kind) if not one.consequence]
+    alone = len(told) == len(faults) if cause == "gpu_fault" else all("NET/OFI" in fact.fact for _, fact, _ in faults)
+    return words_in(told[0], analysis.case.logs.events) if told and alone else None
 
 
 def _told_by_driver(

@@ -7,6 +7,7 @@ from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
 from stallwatch.diagnosis.logs.failure_line import headline
+from stallwatch.diagnosis.logs.later_failures import is_before
 from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.diagnosis.logs.ranks_meeting import incomplete, oddities, place_of, too_many, who_is_missing
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
@@ -25,8 +26,8 @@ _STALE_STORE_STEP = (
 _GONE = (*PROCESS_ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash")
 _RAISED = (
     "exception", "native_exception", "out_of_memory", "memory_allocation", "shared_memory", "dataloader_killed",
-    "open_files",
-    "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "not_started", "nccl_no_interface",
+    "open_files", "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "not_started", "nccl_no_interface",
+    "nccl_no_adapter",
     "name_unresolved", "address_in_use", "nccl_version_mismatch", "nccl_error",
 )  # fmt: skip
 
@@ -47,13 +48,23 @@ def ended(analysis: Analysis) -> Saying:
 
 def raised(analysis: Analysis) -> Saying:
     """A failure of a rank's own that its log ends with, where the rank was not seen alive."""
-    told = _first_of(analysis, _RAISED)
+    told = _first_of(analysis, _RAISED) or _left_on_a_signal(analysis)
     if not told or analysis.case.logs.only_warned:
         return None
     alone = len(told) == 1 and any(one.consequence and one.event.exception for one in analysis.case.logs.told)
     if told[0].kind == "nccl_error" and not alone:
         return None  # a call that failed without a reason is its own only where the others lost a peer
     return _claim(analysis, "rank_raised", told, ())
+
+
+def _left_on_a_signal(analysis: Analysis) -> list[LoggedFailure]:
+    """Who raised at SIGTERM, where others had begun a further step and waited there: ranks see it at other steps."""
+    first = analysis.case.logs.first
+    waits = [waiter for group in analysis.case.logs.groups for waiter in group.waiters.values()]
+    if first is None or not first.event.exception or first.rank in (None, *(waiter.rank for waiter in waits)):
+        return []
+    before = waits and all(is_before(first.event, waiter.event) for waiter in waits)
+    return _first_of(analysis, ("cancelled",)) if before else []
 
 
 def over(analysis: Analysis) -> Saying:

@@ -285,7 +285,7 @@ def _of_exception(event: LogEvent) -> LineMeaning:
             return LineMeaning(kind, "")
     if last == "KeyboardInterrupt":
         return LineMeaning("interrupted", "")
-    if last == "SignalException":
+    if last in ("SignalException", "SIGTERMException"):  # torchrun's, Lightning's
         return LineMeaning("cancelled", "")
     if last == "RendezvousTimeoutError":
         return LineMeaning("init_timeout", "")

@@ -8,6 +8,7 @@ from stallwatch.model.evidence import LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
 
 _TORCHS: Final = re.compile(r"^\[[EWIF](?:\d{3,4} [\d:.]+)? ?[\w.]+\.\w+:\d+\] (?:\[(?:PG .*?)?Rank \d+\]\s+)*")
+_EXPLAINED: Final = re.compile(r"\. ?This typically indicates .*")  # what torch says of its watchdog's standstill
 _KERNELS: Final = ("oom-kill:", "Killed process")
 _NCCLS: Final = re.compile(r"^[\w.-]+:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL WARN ")
 
@@ -67,5 +68,5 @@ def _headline(told: LoggedFailure) -> str:
 def _told(event: LogEvent, *, known: bool) -> str:
     """The line without what its writer puts before what it says: torch's header, with the group that its rank stands
     in, and NCCL's, where the rank is `known`."""
-    text = _TORCHS.sub("", event.text.strip())
+    text = _EXPLAINED.sub("", _TORCHS.sub("", event.text.strip()))
     return _NCCLS.sub("NCCL: ", text) if known else text

@@ -198,6 +198,12 @@ _WORDS: dict[str, Words] = {
         "it",
         "start",
     ),
+    "nccl_no_adapter": Words(
+        "NCCL's plug-in could not open the network adapter (EFA, by libfabric) on this rank; the others wait for it.",
+        "on that node: fi_info -p efa, ulimit -l, ls /dev/infiniband; the adapter's security group must let all pass "
+        "within itself; EFA's driver, libfabric and aws-ofi-nccl of versions that fit each other",
+        "start",
+    ),
     "nccl_connect": Words(
         "NCCL told this rank an address that it cannot reach: an interface that is no way between the nodes "
         "(docker0, a virtual bridge, link-local IPv6), a firewall, or a peer that was gone.",
@@ -271,7 +277,17 @@ _CUDA: tuple[tuple[str, Words], ...] = (
     ("CUDA_ERROR_NO_DEVICE", NO_DEVICE),
 )
 # Kinds of which the text may say more than the kind does.
-_WITH_TEXT = frozenset(("exception", "native_exception", "cuda_error", "cancelled", "store_unreachable", "not_started"))
+_WITH_TEXT = frozenset(
+    (
+        "exception",
+        "native_exception",
+        "cuda_error",
+        "nccl_completion_error",
+        "cancelled",
+        "store_unreachable",
+        "not_started",
+    )
+)
 _OF_ADDRESSES = ("nccl_connect", "gloo_connect", "store_unreachable")
 _SHOWN = "mend the line that raised; if its data did it, look for the sample in this rank's own log"
 _LOST_A_PEER = Words(

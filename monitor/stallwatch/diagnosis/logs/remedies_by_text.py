@@ -92,6 +92,19 @@ _ENGINE: Final = Words(
     of_the_living=True,
 )
 
+_EFA: Final = Words(
+    "libfabric could not pass a message on over EFA: a security group that keeps the nodes apart, or a peer that was "
+    "gone.",
+    "on both nodes: fi_info -p efa, `rdma statistic show`, dmesg for efa; the security group must let all pass within "
+    "itself; FI_LOG_LEVEL=warn NCCL_DEBUG=WARN for the next run names the peer",
+)
+_WRONG_ACCESS: Final = Words(
+    "A kernel of this rank read or wrote outside of its memory, or failed otherwise. CUDA says so at a later call: the "
+    "line that raised need not be the one that did it.",
+    "CUDA_LAUNCH_BLOCKING=1 for one run, or compute-sanitizer, names the kernel: mostly an index, a custom kernel or "
+    "an extension built for other versions; with the same GPU alone again, dmesg for its XIDs",
+)
+
 BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
     ("RPC call to ", _ENGINE),
     ("EngineCore encountered an issue", _ENGINE),
@@ -191,15 +204,10 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
             "batch on the CPU",
         ),
     ),
-    (
-        "illegal memory access",
-        Words(
-            "A kernel of this rank read or wrote outside of its memory. CUDA says so at a later call: the line that "
-            "raised need not be the one that did it.",
-            "CUDA_LAUNCH_BLOCKING=1 for one run, or compute-sanitizer, names the kernel: mostly an index, a custom "
-            "kernel or an extension built for other versions; with the same GPU alone again, dmesg for its XIDs",
-        ),
-    ),
+    ("NET/OFI Request", _EFA),
+    ("unspecified launch failure", _WRONG_ACCESS),
+    ("illegal memory access", _WRONG_ACCESS),
+    ("<warn> err: ", _EFA),
     (
         "RendezvousClosedError",
         Words(
@@ -227,6 +235,15 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
     ("wandb.", _OUTSIDE),
     ("huggingface_hub", _OUTSIDE),
     ("Max retries exceeded", _OUTSIDE),
+    (
+        "SIGTERMException",
+        Words(
+            "Somebody ended the job by SIGTERM (a limit, a preemption), and this rank left its loop for that. Ranks "
+            "that had begun a further step wait for it there.",
+            "let all ranks leave at the same step: all_reduce a flag that the signal has come; the scheduler's record "
+            "of the job tells who sent it",
+        ),
+    ),
     (
         "death signal",
         Words(

@@ -103,3 +103,16 @@ def test_what_a_rank_raised_before_it_waited_in_its_clean_up_is_the_cause() -> N
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n" + PEER_LOST
     log = waits(0, 1, 2) + clean_up + raised(OWN[0], 3) + ranked(chained, 3)
     assert told(log) == ("rank_raised", (3,))
+
+
+_LEFT = RAISED.replace("ValueError: shard 17 is empty", "lightning.pytorch.utilities.exceptions.SIGTERMException")
+_WAIT = "".join(timed_out("2.6", rank, 812) for rank in (1, 2, 3))
+
+
+def test_who_left_at_a_signal_before_others_waited_is_whom_they_wait_for() -> None:
+    """Lightning#20806: ranks see a SIGTERM at different steps. One that ends a job which stands is no cause."""
+    found = verdict(ranked(_LEFT, 0) + _WAIT)
+    assert (found.cause, found.culprits, found.waiting) == ("rank_raised", (0,), "1-3")
+    assert "flag" in found.next_steps[0]
+    assert told(_WAIT + ranked(_LEFT, 0)) == ("undecided", ())
+    assert told(ranked(_LEFT, 0)) == ("job_ended", ())

@@ -260,3 +260,23 @@ def test_nccl_s_line_begins_with_a_host_whose_name_may_begin_with_a_digit(host: 
     began = f"{host}:12:44 [0] NCCL INFO comm 0x1 rank 3 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init START\n"
     text = began + f"{host}:12:44 [0] include/alloc.h:125 NCCL WARN Cuda failure 710 'device-side assert triggered'\n"
     assert told(marked(text, "| worker > ")) == ("rank_raised", (3,))
+
+
+_TABLE = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {rule} train.py FAILED {rule} Failures: "
+    "{others}{rule} Root Cause (first observed failure): [0]: time : 2026-09-14_01:45:50 host : n1 {first} error_file: <N/A> "
+    "traceback : Signal 9 (SIGKILL) received by PID 4002 {rule}\n"
+)
+_BLOCK = "rank : {0} (local_rank: {0}) exitcode : {1} (pid: 400{0})"
+
+
+@pytest.mark.parametrize("others", ["<NO_OTHER_FAILURES> ", f"[1]: time : x host : n1 {_BLOCK.format(0, -15)} "])
+def test_a_launchers_table_whose_line_breaks_were_lost_names_its_root(others: str) -> None:
+    table = _TABLE.format(rule=60 * "=", others=others, first=_BLOCK.format(2, -9))
+    assert told(table) == ("rank_exited", (2,))
+    assert told(table + table.replace("-9", "-11")) == ("rank_exited", (2,))
+
+
+def test_a_picture_of_a_launchers_table_is_read() -> None:
+    table = "Root Cause (first observed failure) :\n[0]:\ntime\nhost\nrank2 (local rank: 2)exitcode: -9 (pid: 36071)\n"
+    assert told(table) == ("rank_exited", (2,))
