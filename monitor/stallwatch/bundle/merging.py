@@ -9,6 +9,7 @@ import msgspec
 from stallwatch.bundle.deduplicate import OF_A_LOOK, Parsed, looks_of_former_lives
 from stallwatch.bundle.description import Description
 from stallwatch.bundle.thread_ids import as_the_node_numbers
+from stallwatch.diagnosis.logs.consequence import only_waited
 from stallwatch.formats.recorder_table import CallSites, RecorderTable, expand
 from stallwatch.formats.stack_texts import at_end
 from stallwatch.model.evidence import (
@@ -25,11 +26,6 @@ from stallwatch.model.evidence import (
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import RankSummary
-
-_OF_WAITS = frozenset((
-    "collective_timeout", "group_status", "recorder_disabled", "failed_stack", "heartbeat_stuck", "nccl_init_started",
-    "nccl_init_complete", "init_waiting", "last_line", "error_like",
-))  # fmt: skip
 
 
 def merged_rank(
@@ -84,13 +80,8 @@ def _stacks_of_logs(parts: Sequence[Parsed]) -> tuple[Stacks, ...]:
     if any(part.kind == "process" for part in parts):
         return ()
     logs = [part for part in parts if part.kind == "log"]
-    found = (at_end(one.value.lines, one.file.source, aborted=_only_waited(one.value.events)) for one in logs)
+    found = (at_end(one.value.lines, one.file.source, aborted=only_waited(one.value.events)) for one in logs)
     return tuple(stacks for stacks in found if stacks is not None)[:1]
-
-
-def _only_waited(events: Sequence[LogEvent]) -> bool:
-    """Whether a rank's log tells of no failure but that it waited in vain."""
-    return all(event.secondary or event.kind in _OF_WAITS or "atchdog" in event.text for event in events)
 
 
 def _recorders(

@@ -2,6 +2,7 @@
 line tells a cause, or what it did to others."""
 
 import re
+from collections.abc import Iterable
 from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final, NamedTuple
 
@@ -187,6 +188,8 @@ _REASONS: Final = tuple(
 )
 # Ray shows one of the lines that several processes wrote alike but for their numbers, and counts the others.
 _FOLDED: Final = re.compile(r"\[repeated \d+x across cluster\]")
+# What the watchdog of a rank says that waits, besides that it ends it.
+_WAITS: Final = ("collective_timeout", "group_status", "recorder_disabled", "failed_stack", "heartbeat_stuck")
 _NO_FAMILY: Final = "errno: 97"  # EAFNOSUPPORT: the other address family is tried next
 _LINK_NEWS: Final = re.compile(
     r"port active|GID (?:table )?change|re-?registration|(?:LID|SM) change|GID_CHANGE", re.IGNORECASE
@@ -354,6 +357,15 @@ def means_nothing(event: LogEvent) -> bool:
 def _stale(event: LogEvent) -> bool:
     """More came to the store than the job has ranks."""
     return event.joined is not None and event.expected is not None and event.joined > event.expected
+
+
+def only_waited(events: Iterable[LogEvent]) -> bool:
+    """Whether the events of a rank's own log tell of no failure but that it waited in vain, so that whatever aborted it
+    found it where it waited."""
+    return all(
+        event.secondary or means_nothing(event) or event.kind in _WAITS or meaning(event).consequence == _WATCHDOG
+        for event in events
+    )
 
 
 def is_of_several(event: LogEvent) -> bool:

@@ -264,8 +264,8 @@ def test_nccl_s_line_begins_with_a_host_whose_name_may_begin_with_a_digit(host: 
 
 _TABLE = (
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {rule} train.py FAILED {rule} Failures: "
-    "{others}{rule} Root Cause (first observed failure): [0]: time : 2026-09-14_01:45:50 host : n1 {first} error_file: <N/A> "
-    "traceback : Signal 9 (SIGKILL) received by PID 4002 {rule}\n"
+    "{others}{rule} Root Cause (first observed failure): [0]: time : 2026-09-14_01:45:50 host : n1 {first} error_file: "
+    "<N/A> traceback : Signal 9 (SIGKILL) received by PID 4002 {rule}\n"
 )
 _BLOCK = "rank : {0} (local_rank: {0}) exitcode : {1} (pid: 400{0})"
 
