@@ -90,6 +90,7 @@ class _Slow(msgspec.Struct, frozen=True):
     first_share: float = 0.0  # the share as it was first found
     found_looks: int = 0  # of the job, when it was
     grows: bool = False  # it has become more since then, and by little all the time
+    lately: bool = False  # the last seconds show it, too
     quiet_ticks: int = 0
     before_seconds: float = 0.0  # a step's length before they were slow; 0: not known
 
@@ -221,7 +222,8 @@ class SlowDetector:
         if not told and is_by_design(watched.looks, least):
             return None
         since_ns = before.since_ns if before and same else least.since_ns
-        lasts = same and has_lasted(watched.looks, least, seen.at_ns - since_ns) and goes_on(watched.looks, least)
+        shown_lately = goes_on(watched.looks, least)
+        lasts = same and shown_lately and has_lasted(watched.looks, least, seen.at_ns - since_ns)
         seconds = before.before_seconds if before and told else watched.before_seconds
         if not told:
             peers = columns_with(watched.looks, least.ranks, least.looks)
@@ -260,6 +262,7 @@ class SlowDetector:
             first_share,
             found_looks,
             grows,
+            shown_lately,
             before_seconds=seconds,
         )
 
@@ -268,6 +271,7 @@ class SlowDetector:
         that lasts. None when that is so."""
         if not set(before.ranks) <= {rank.sample.rank for rank in alive}:
             return None
+        before = msgspec.structs.replace(before, lately=False)
         if not before.share:
             quiet = before.quiet_ticks + moved
             return msgspec.structs.replace(before, quiet_ticks=quiet) if quiet <= _HOLD_TICKS else None
@@ -299,6 +303,7 @@ class SlowDetector:
             slowness=slow.slowness,
             from_start=slow.from_start,
             grows=slow.grows,
+            lately=slow.lately,
         )
 
 

@@ -54,7 +54,8 @@ def planned(life: IncidentLife, facts: JobFacts | None, config: Config, now: Clo
     if life.family in ("health", "drift"):
         return Plan(((now.at_ns, "warning"),))
     if life.family == "slow":
-        why = slowness.untold(life.incident, verdict, config.slow.cost_share)
+        since_seconds = (now.at_ns - life.judged_look_ns) / SECOND_NS if life.judged_look_ns else 0.0
+        why = slowness.untold(life.incident, verdict, config.slow.cost_share, since_seconds)
         return Plan((), why) if why else Plan(((now.at_ns, "warning"),))
     if verdict is None:
         failed = life.judgements_failed > 0 and (facts is None or facts.begun)

@@ -62,7 +62,8 @@ def judged(
 ) -> IncidentLife:
     """Take in the verdict, or that there is none, and plan the next look. `earlier`: incidents of the past."""
     early, more = life.early, life.partial and not life.capturing
-    life = replace(life, judging=False, judged_look=event.look, early=False, partial=False)
+    began_ns = life.look_ns if event.look == life.looks else life.judged_look_ns
+    life = replace(life, judging=False, judged_look=event.look, judged_look_ns=began_ns, early=False, partial=False)
     report = event.report
     if early and not (report and report.verdicts and report.verdicts[0].cause == "process_stopped"):
         return replace(life, judged_look=event.look - 1)  # nothing else is said by half a look
@@ -93,7 +94,18 @@ def _measured(life: IncidentLife, report: Report, now_ns: int) -> tuple[Incident
     verdict = slowness.measured(life.incident, report.verdicts)
     if life.confirmed_ns is None and slowness.agrees(life.incident, verdict):
         life = replace(life, confirmed_ns=now_ns)
-    return life, replace(report, verdicts=(verdict,))
+    return life, replace(report, verdicts=slowness.with_measured(verdict, report.verdicts, life.incident))
+
+
+def with_what_is_sure_now(life: IncidentLife, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:
+    """Of ranks that are surely slow now what the last look found of them is told: another one takes ten seconds."""
+    report = life.incident.report
+    if life.family != "slow" or report is None or len(report.verdicts) < 2:
+        return life
+    verdict = slowness.measured(life.incident, report.verdicts)
+    if not verdict.traits.holds_back:
+        return life
+    return _with_verdict(life, replace(report, verdicts=(verdict,)), (), at_ns, wall_ns, actions)
 
 
 def _stays_accused(life: IncidentLife) -> bool:

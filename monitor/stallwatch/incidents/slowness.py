@@ -12,6 +12,7 @@ from stallwatch.progress.job_progress import BY_STEPS, may_be_held_back_by, over
 # What the times of arrival in one look must span before they are no burst of somebody else's work.
 _SURE_SECONDS = 8.0
 _SURE_STEPS = 8
+_DUMPED_SECONDS = 3.0  # of a look, in which recorders have answered
 _CHANGED = 1.5  # times its cost: news
 # A look at a slow rank lasts so long that it sees some steps; the privileged side allows 12 s at most.
 _FIRST_PROFILE_SECONDS = 3
@@ -53,6 +54,14 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
         rejected=rejected,
         slowness=finding.slowness,
     )
+
+
+def with_measured(verdict: Verdict, verdicts: Sequence[Verdict], incident: Incident) -> tuple[Verdict, ...]:
+    """The verdict that holds, and behind it what a look found of the ranks that many steps show: it holds once these
+    are sure."""
+    finding = _finding(incident)
+    by_steps = (one for one in verdicts if finding is not None and _is_by_steps(one, finding))
+    return (verdict, *(() if verdict.traits.holds_back else by_steps))
 
 
 def _is_by_steps(verdict: Verdict, finding: Finding) -> bool:
@@ -99,18 +108,22 @@ def agrees(incident: Incident, verdict: Verdict) -> bool:
     return finding is not None and verdict.traits.holds_back and verdict.culprits == finding.ranks
 
 
-def is_sure(slowness: Slowness) -> bool:
-    """It spans enough time and steps to be a state of a rank."""
-    return slowness.seconds >= _SURE_SECONDS and slowness.steps >= _SURE_STEPS
+def is_sure(slowness: Slowness, more_seconds: float = 0.0) -> bool:
+    """It spans enough time and steps to be a state of a rank; `more_seconds`: for so long it has gone on since."""
+    return slowness.seconds + more_seconds >= _SURE_SECONDS and slowness.steps >= _SURE_STEPS
 
 
-def untold(incident: Incident, verdict: Verdict | None, least_share: float) -> str:
-    """Return why nobody is told of a slow rank yet, "" when it is to be told."""
+def untold(incident: Incident, verdict: Verdict | None, least_share: float, since_seconds: float = 0.0) -> str:
+    """Return why nobody is told of a slow rank yet, "" when it is to be told. `since_seconds`: so long ago began the
+    look that told the verdict."""
     if verdict is None or not verdict.traits.holds_back:
         return "no look has shown who holds the job back"
     finding = _finding(incident)
     by_statistics = finding is not None and finding.stage == "confirmed" and finding.ranks == verdict.culprits
-    sure = by_statistics or (verdict.slowness is not None and is_sure(verdict.slowness))
+    # What many steps have shown since the look is of the same state: what it saw is longer by that.
+    same = finding is not None and finding.lately and finding.ranks == verdict.culprits
+    more_seconds = max(0.0, since_seconds - _DUMPED_SECONDS) if same else 0.0
+    sure = by_statistics or (verdict.slowness is not None and is_sure(verdict.slowness, more_seconds))
     if finding is not None and finding.from_start and finding.stage != "confirmed":
         return "it has been so since the first steps, and may end with them (compilation, warm-up)"
     if not sure:

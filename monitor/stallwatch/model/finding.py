@@ -32,6 +32,7 @@ class Finding(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None  # where the symptom was judged with the evidence that showed it
     from_start: bool = False  # of a slow rank: it has been so since the job's first steps
     grows: bool = False  # of a slow rank: it costs more and more since it was found
+    lately: bool = False  # of a slow rank: the last seconds show it, too
     without_cost: str = ""  # of a slow rank: the reason without what it costs, beside another measure of that
     may_pass: bool = False  # a suspicion of what has passed by itself before: it opens no incident until it is due
     about: FindingFamily | None = None  # as its detector has it; None: as the table below has its detector

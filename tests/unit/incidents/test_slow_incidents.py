@@ -8,6 +8,8 @@ from stallwatch.incidents.messages import (
     Judge,
     StartCapture,
 )
+from stallwatch.model.verdict import Fact
+from stallwatch.progress.job_progress import BY_STEPS
 from tests.unit.incidents.stories import Story, facts, finding, of, report, slow_report, stall
 
 
@@ -36,6 +38,37 @@ def test_what_many_steps_show_is_told_and_one_look_does_not_overrule_it(cause: s
     story.judged(report(cause, (0, 1, 2, 3)))
     story.at(24, finding("slow", stage))
     assert story.severity == severity
+
+
+@pytest.mark.parametrize(("lately", "severity"), [(True, "warning"), (False, "none")])
+def test_what_goes_on_since_a_look_adds_to_what_that_saw(lately: bool, severity: str) -> None:
+    """A look that began nine seconds after the onset saw seven of it: told after 23 s, when statistics were sure."""
+    story = Story()
+    slow = msgspec.structs.replace(finding("slow", "suspect"), lately=lately)
+    story.at(20, slow, jobs=[facts(moved=True)])
+    story.looked()
+    story.judged(slow_report((0, 1, 2, 3), 0.06, 7.0))
+    story.at(22, slow)
+    assert story.severity == "none", "it saw no more"
+    story.at(25, slow)
+    assert story.severity == severity
+
+
+def test_what_a_look_found_of_ranks_that_become_sure_is_told_without_another_look() -> None:
+    """The second took ten seconds more."""
+    story = Story()
+    slow = finding("slow", "suspect")
+    story.at(20, slow, jobs=[facts(moved=True)])
+    story.looked()
+    healthy, by_steps = report("healthy"), slow_report(slow.ranks, 0.06, 20.0).verdicts[0]
+    by_steps = msgspec.structs.replace(by_steps, because=(Fact("many steps", BY_STEPS),))
+    story.judged(msgspec.structs.replace(healthy, verdicts=(*healthy.verdicts, by_steps)))
+    story.at(28, slow)
+    assert (story.severity, story.incident.state) == ("none", "suspect")
+    story.at(29, msgspec.structs.replace(slow, stage="confirmed", slowness=by_steps.slowness))
+    assert (story.severity, story.incident.state) == ("warning", "open")
+    assert story.incident.verdict is not None
+    assert (story.incident.verdict.cause, story.life.judged_look) == ("slow_rank", 1)
 
 
 def test_a_stop_that_has_passed_before_opens_no_incident_and_is_of_one_that_is_open() -> None:
