@@ -3,10 +3,11 @@
 import re
 from urllib.parse import quote
 
+from stallwatch.clock import iso
 from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Verdict
+from stallwatch.model.verdict import Verdict, cost_of
 
 _MOST_CULPRITS = 8
 _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
@@ -19,8 +20,24 @@ def headline(incident: Incident, step: Step) -> str:
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
         what = f"{who(verdict)}: {verdict.cause}"
-        what += f"{cost_share(verdict)}{place(verdict)}" if step not in LAST_STEPS else ""
+        since = f" since {clock_of(incident.opened_wall_ns)}" if verdict.traits.holds_back else ""
+        what += f"{cost_share(verdict)}{since}{place(verdict)}" if step not in LAST_STEPS else ""
     return f"{incident.job.training_job}: {_PREFIXES.get(step, '')}{what}"
+
+
+def clock_of(wall_ns: int) -> str:
+    """A moment as "14:02 UTC"."""
+    return f"{iso(wall_ns)[11:16]} UTC"
+
+
+def slow_parts(incident: Incident) -> tuple[str, str, str] | None:
+    """The sentence on ranks that hold a job back as who they are, what they cost, and why; None where it is none of
+    that kind."""
+    verdict = incident.verdict
+    if verdict is None or not verdict.traits.holds_back or verdict.slowness is None:
+        return None
+    lead, cost, why = verdict.summary.partition(cost_of(verdict.slowness))
+    return (lead.rstrip(": "), cost, why.lstrip("; ").rstrip(".")) if cost else None
 
 
 def who(verdict: Verdict) -> str:

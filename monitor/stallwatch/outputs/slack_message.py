@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stallwatch.bundle.stack_tree import render
-from stallwatch.clock import iso
 from stallwatch.diagnosis.report.step_context import says_what_differs
 from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.incidents.life_cycle import JOB_ENDED
@@ -18,7 +17,7 @@ from stallwatch.model.incident import Companion, Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs import company
-from stallwatch.outputs.headline import headline, link, safety_words, sentence
+from stallwatch.outputs.headline import clock_of, headline, link, safety_words, sentence, slow_parts
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -69,7 +68,9 @@ def _notification(incident: Incident, step: Step, others: Sequence[Companion]) -
     sentence."""
     over = step in LAST_STEPS
     safe = safety_words(incident) if incident.verdict is not None and not over else ""
-    lines = [_headline(incident, step, others), safe, _ending(incident) if over else sentence(incident)]
+    lines = [safe, _ending(incident) if over else sentence(incident)]
+    lines = lines[::-1] if slow_parts(incident) else lines  # of a job that moves nobody asks whether it may be ended
+    lines = [_headline(incident, step, others), *lines]
     return escape(_clip("\n".join(filter(None, lines)), _FALLBACK_CHARACTERS))
 
 
@@ -188,7 +189,7 @@ def _standing(incident: Incident, step: Step, gpus: Mapping[str, Gpu]) -> Iterat
     """The sentence says who, where, and who waits: only what it does not say follows; of an escalation nothing else,
     for the rest stands a minute above."""
     verdict = incident.verdict
-    yield _section(_prose(sentence(incident)) or "_No sentence yet._")
+    yield _section(_slow(incident) or _prose(sentence(incident)) or "_No sentence yet._")
     if verdict is None:
         return
     yield _context(_facts(incident, verdict))  # what to do with the job is asked first, and a phone folds what is below
@@ -204,6 +205,16 @@ def _standing(incident: Incident, step: Step, gpus: Mapping[str, Gpu]) -> Iterat
         yield _section("*What would decide it*\n" + _lines(f"• {_prose(text)}" for text in verdict.missing))
     if verdict.next_steps:
         yield _section("*What to do*\n" + _lines(_steps(verdict)[:_STEPS_AT_ONCE]))
+
+
+def _slow(incident: Incident) -> str:
+    """Who, since when, how much and why, a line each; "" where nobody is slow."""
+    parts = slow_parts(incident)
+    if parts is None:
+        return ""
+    who, cost, why = map(_prose, parts)
+    since = f"*Since:* {clock_of(incident.opened_wall_ns)}"
+    return _lines([f"*Who:* {who}", since, f"*How much:* {cost}", f"*Why:* {why or 'no look has shown it yet'}"])
 
 
 def _steps(verdict: Verdict) -> list[str]:
@@ -269,7 +280,8 @@ def _footer(incident: Incident, external_url: str) -> Iterator[str]:
     if incident.acknowledged_by and not incident.is_over:
         yield f"👀 {_person(incident.acknowledged_by)} is on it"
     whose = f"of `{_plain(incident.job.owner)}`, " if incident.job.owner else ""
-    yield f"{whose}since {iso(incident.opened_wall_ns)[11:16]} UTC"
+    if whose or incident.is_over or slow_parts(incident) is None:
+        yield f"{whose}since {clock_of(incident.opened_wall_ns)}"
     if not incident.is_over:
         owner = f" --owner {shlex.quote(incident.job.owner)}" if incident.job.owner else ""
         yield f"silence: `stallwatch mute {_plain(shlex.quote(incident.job.training_job) + owner)} --for 2h`"
