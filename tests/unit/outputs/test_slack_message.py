@@ -12,7 +12,7 @@ from stallwatch.incidents.delivery_steps import Step
 from stallwatch.model.incident import Incident
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Mismatch, Slowness, StackNode, cost_of
+from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Mismatch, StackNode
 from stallwatch.outputs.slack import SlackWords, slack
 from stallwatch.outputs.slack_message import (
     escape,
@@ -115,13 +115,6 @@ def test_what_differs_is_said_once(named: bool) -> None:
     shown = texts(slack_message(told, "told"))
     assert shown.count("2097152 elements") == 1
     assert "mismatch, collective" not in shown
-
-
-def test_what_a_slow_rank_costs_is_said_once() -> None:
-    slow = Slowness(0.06, 0.05, 0.07, 0.26, 41, 11.0)
-    for summary in ("Rank 2 holds the job back: each step takes 0.26 s, 0.06 s longer.", "Rank 2 holds the job back."):
-        found = verdict(cause="slow_rank", summary=summary, slowness=slow)
-        assert texts(slack_message(incident(report=diagnosis(found)), "told")).count("0.06 s") == 1
 
 
 def test_of_a_rank_that_the_sentence_names_only_its_line_is_added() -> None:
@@ -327,42 +320,6 @@ def test_without_a_thread_who_is_on_it_says_of_which_incident() -> None:
     assert "llama-7b: rank 2: not_entered" in texts(message)
     assert "https://watch/?incident=llama-7b-1" in texts(message)
     assert "<@" not in texts(slack_acknowledged(incident(acknowledged_by="slack:U1> <!channel>")))
-
-
-def test_of_a_slow_rank_what_it_costs_is_said_first() -> None:
-    cost = Slowness(0.06, 0.05, 0.07, 0.26, 100, 26.0)
-    slow = msgspec.structs.replace(verdict(), cause="slow_rank", culprits=(2,), slowness=cost)
-    told = slack_message(incident(report=diagnosis(slow)), "told")
-    assert "rank 2: slow_rank +30%" in told["blocks"][0]["text"]["text"]
-    assert "costs 0.06 s of each step of 0.26 s" in texts(told)
-
-
-def test_who_since_when_how_much_why_and_what_now_stand_in_the_first_lines_of_a_slow_rank() -> None:
-    """Since when was small print at the end, and the rest one long sentence."""
-    cost = Slowness(0.06, 0.05, 0.07, 0.26, 100, 26.0)
-    lead, why = "Rank 2 (pid 7 on node1) holds the job back", "it spends 38% of its time at data.py:41 in load (`x`)"
-    found = verdict(
-        cause="slow_rank",
-        summary=f"{lead}, which still moves: {cost_of(cost)}; {why}.",
-        slowness=cost,
-        next_steps=("See why rank 2 alone is at data.py:41.",),
-    )
-    told = slack_message(incident(report=diagnosis(found)), "told", "https://watch.example")
-    check_limits(told)
-    header, section = (block["text"]["text"] for block in told["blocks"][:2])
-    assert "rank 2: slow_rank +30% since 00:00 UTC" in header
-    assert section.splitlines() == [
-        f"*Who:* {lead}, which still moves",
-        "*Since:* 00:00 UTC",
-        f"*How much:* {cost_of(cost)}",
-        f"*Why:* {why}",
-    ]
-    assert "*What to do*\n1. See why rank 2 alone" in texts(told)
-    assert texts({"blocks": told["blocks"][1:]}).count("00:00 UTC") == 1
-    phone = told["text"].splitlines()
-    assert phone[1].startswith(lead) and "nothing has to be ended" in phone[2]
-    unknown = msgspec.structs.replace(found, summary=f"{lead}: {cost_of(cost)}.")
-    assert "*Why:* no look has shown it yet" in texts(slack_message(incident(report=diagnosis(unknown)), "told"))
 
 
 def test_a_bot_writes_to_the_channel_of_the_job_or_of_its_owner() -> None:
