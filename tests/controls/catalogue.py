@@ -27,6 +27,7 @@ PROGRAMS = tuple(
         "training_with_helpers",
         "training_on_shared_nodes",
         "training_of_users",
+        "training_beside_helpers",
     )
 )
 HANGS = tuple(
@@ -46,6 +47,7 @@ HANGS = tuple(
         "hangs_on_shared_nodes",
         "hangs_of_users",
         "hangs_elsewhere",
+        "hangs_beside_helpers",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
