@@ -1,4 +1,4 @@
-"""What goes on in a rank, or beside it, whatever its training does: a little at a time, for as long as the rank lives."""
+"""What goes on in a rank, or beside it, whatever its training does: a little at a time, as long as the rank lives."""
 
 import collections
 import contextlib

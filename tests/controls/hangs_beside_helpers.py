@@ -1,6 +1,6 @@
 """Real hangs of training while something small in the process, or beside it, goes on as ever: recorders, keep-alives,
-profilers, writers, savers, caches. Started as `hangs_beside_helpers.py NAME`. What must be said is in the decorator; see
-common.py."""
+profilers, writers, savers, caches. Started as `hangs_beside_helpers.py NAME`. What must be said is in the decorator;
+see common.py."""
 
 import os
 import sys

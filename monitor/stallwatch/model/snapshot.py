@@ -114,6 +114,15 @@ class Heartbeat(msgspec.Struct, frozen=True):
         return tuple(group for group in self.groups if group.pending)[:MOST_OPEN_GROUPS]
 
 
+class ThreadSample(msgspec.Struct, frozen=True, array_like=True):
+    """What a thread has done so far."""
+
+    tid: int
+    run_ns: int  # on a processor
+    communicates: bool = False  # by its name: torch starts it with a process group of gloo
+    wakes: int | None = None  # how often it has gone to sleep of its own will; None: not asked, for it rests
+
+
 class ProcessSample(Process, frozen=True, kw_only=True):
     """A rank's process at one tick."""
 
@@ -128,6 +137,8 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     has_terminal: bool  # runs in somebody's terminal session
     main_thread_wakes: int | None = None  # how often the main thread has gone to sleep of its own will; None: not known
     main_thread_moved_bytes: int | None = None  # by system calls of its own; None: not known, or not asked
+    # Of a rank without a hook: those that have done most, the main one first; empty: not asked, or not told.
+    threads: tuple[ThreadSample, ...] = ()
 
 
 class Outputs(msgspec.Struct, frozen=True):

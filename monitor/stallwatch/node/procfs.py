@@ -92,6 +92,15 @@ def _numbers(text: bytes) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split())
 
 
+def parse_schedstat(data: bytes) -> int:
+    """Given /proc/<pid>/task/<tid>/schedstat, return how long the thread has been on a processor, in nanoseconds. Raise
+    ValueError when that is not said."""
+    try:
+        return int(data.split()[0])
+    except IndexError as error:
+        raise ValueError("schedstat is empty") from error
+
+
 def parse_io(data: bytes) -> tuple[int, int]:
     """Return bytes read and written by system calls (rchar, wchar): page cache and network file systems count too.
     Raise ValueError when they are missing."""
@@ -173,6 +182,11 @@ class ProcessDirectory:
                 raise ProcessLookupError(f"process {self.pid} has no {name}") from error
             self._kept[name] = descriptor
         return os.pread(descriptor, limit_bytes, 0)
+
+    def let_go(self, name: str) -> None:
+        """Close a file that `read_again` has kept open."""
+        if (descriptor := self._kept.pop(name, None)) is not None:
+            os.close(descriptor)
 
     def names(self, name: str) -> list[str]:
         """Entries of a directory such as "task". Raise as `read` does."""

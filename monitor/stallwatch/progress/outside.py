@@ -1,8 +1,9 @@
 """Whether a process without a hook works, by what can be seen of it from outside.
 
-A quiet process only prompts a look: stacks decide. It is judged by its main thread where that was seen to work, for
-what its other threads do (a metrics thread, NCCL's proxies and watchdogs) neither hides a standstill nor proves one.
-Nor does what a child of it does all the time, whatever the rank does (a collector of metrics).
+A quiet process only prompts a look: stacks decide. It is judged by its main thread where that was seen to work, else
+by the threads that train as far as these are known, however little they do (`thread_levels`); for what its other
+threads do (a metrics thread, NCCL's proxies and watchdogs) neither hides a standstill nor proves one. Nor does what a
+child of it does all the time, whatever the rank does (a collector of metrics).
 
 Under NCCL a thread that waits spins: its CPU says nothing. But it never goes to sleep of its own will, which training
 does many times a second (measured: a rank that waits in `barrier` for a communicator's connection, or in `item()`, has
@@ -15,14 +16,16 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.snapshot import ProcessSample
+from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
 _IDLE_TICKS = 3  # of a hundredth of a second, in a second
 _MUCH_TICKS = 20  # one tick with less than this may be a look of ours, or a log line: two in a row are work
 _IDLE_BYTES = 64 << 10
-_SPINNING_WAKES = 5  # in a second or so at full speed; each pause of ours for a stack makes two
 _WORKED_TICKS = 10  # as many make a job, or a thread, that was seen to work
-_MORE_THAN_USUAL = 2.0  # times what its children used while it worked; a loader's workers have more to do now and then
+# Times what its children used, and its threads read and wrote, while it trained; a loader's workers have more to do now
+# and then.
+_MORE_THAN_USUAL = 2.0
 _USUAL_TICKS = 16  # over about as many ticks what is usual is averaged
 
 
@@ -47,7 +50,10 @@ class Outside(msgspec.Struct, frozen=True):
     worked_ticks: int = 0  # at which it worked, so far
     main_worked_ticks: int = 0  # at which its main thread did
     has_gpu: bool = False  # it was seen to use one, whatever the driver answers now
-    children_usual: float = 0.0  # CPU ticks a second that its children use while its main thread works
+    children_usual: float = 0.0  # CPU ticks a second that its children use while it trains
+    bytes_usual: float = 0.0  # a second, of all its threads, while it trains
+    trained_ticks: int = 0  # at which the threads that train did
+    threads: tuple[ThreadLevel, ...] = ()
 
     @property
     def has_worked(self) -> bool:
@@ -65,23 +71,34 @@ def seen_from_outside(
     now = _counts(process)
     has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:
-        return Outside(at_ns, now, at_ns, has_gpu=has_gpu)
+        threads = leveled((), process.threads, 1.0, has_gpu=has_gpu)
+        return Outside(at_ns, now, at_ns, has_gpu=has_gpu, threads=threads)
     if process.state in STOPPED and process.tracer_pid:
         # Our own look holds it for its stack, or somebody debugs it: neither work nor time in which it could have any.
         since_ns = min(before.quiet_since_ns + at_ns - before.at_ns, at_ns)
-        return msgspec.structs.replace(before, quiet_since_ns=since_ns, counts=now, at_ns=at_ns, has_gpu=has_gpu)
+        threads = passed_over(before.threads, process.threads)
+        return msgspec.structs.replace(
+            before, quiet_since_ns=since_ns, counts=now, at_ns=at_ns, has_gpu=has_gpu, threads=threads
+        )
     was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
     spins = has_gpu and _spins(was, now, seconds)
+    threads = leveled(before.threads, process.threads, seconds, has_gpu=has_gpu)
     by_main = before.main_worked_ticks >= _WORKED_TICKS
-    fed = process.state in STOPPED | ENDED or _moved(was, now, by_main) > _IDLE_BYTES * seconds
+    stands = None if by_main else training_stands(threads)
+    moved = _moved(was, now, by_main or stands is True) / seconds
+    usual_bytes = before.bytes_usual if stands is True else 0.0
+    fed = process.state in STOPPED | ENDED or moved > max(_IDLE_BYTES, _MORE_THAN_USUAL * usual_bytes)
     fed = fed or (gpu is not None and gpu.moves_memory)
     main = 0 if spins else now.main_ticks - was.main_ticks
     whole = 0 if spins else now.ticks - was.ticks
     main_works = main / seconds > _IDLE_TICKS
-    children, usual = (now.children_ticks - was.children_ticks) / seconds, before.children_usual
-    used = max((main if by_main else whole) / seconds, 0.0 if children <= _MORE_THAN_USUAL * usual else children)
+    children = (now.children_ticks - was.children_ticks) / seconds
+    own = main if by_main else 0 if stands is True else whole
+    used = max(own / seconds, 0.0 if children <= _MORE_THAN_USUAL * before.children_usual else children)
     busy = fed or used > _IDLE_TICKS
     works = fed or used > _MUCH_TICKS or (busy and before.was_busy)
+    trains = main_works or stands is False
+    weight = 1 / min(before.trained_ticks + 1, _USUAL_TICKS) if trains else 0.0
     # What stopped us for a while may have stopped the job as well.
     since_ns = at_ns if works else min(before.quiet_since_ns + late_ns, at_ns)
     return Outside(
@@ -92,7 +109,10 @@ def seen_from_outside(
         before.worked_ticks + (busy or whole / seconds > _IDLE_TICKS),
         before.main_worked_ticks + main_works,
         has_gpu,
-        usual + (children - usual) / _USUAL_TICKS if main_works else usual,
+        before.children_usual + (children - before.children_usual) * weight,
+        before.bytes_usual + ((now.moved_bytes - was.moved_bytes) / seconds - before.bytes_usual) * weight,
+        before.trained_ticks + trains,
+        threads,
     )
 
 
@@ -117,4 +137,4 @@ def _spins(was: Counts, now: Counts, seconds: float) -> bool:
     """Whether its main thread was on the CPU, or ready for it, all the time."""
     if was.main_wakes is None or now.main_wakes is None:
         return False
-    return now.main_ticks > was.main_ticks and now.main_wakes - was.main_wakes <= _SPINNING_WAKES * seconds
+    return now.main_ticks > was.main_ticks and now.main_wakes - was.main_wakes <= SPINNING_WAKES * seconds

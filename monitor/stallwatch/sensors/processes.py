@@ -19,6 +19,7 @@ from stallwatch.node.procfs import (
     parse_wchan,
     stat_of,
 )
+from stallwatch.sensors.busiest_threads import BusiestThreads
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
@@ -44,10 +45,13 @@ class ProcessWatch:
         self._open_files: tuple[int, int] | None = None
         self._thread_children: tuple[int, ...] = ()
         self._io_is_ours = True
+        self._threads = BusiestThreads(self.directory)
 
-    def sample(self, training_tid: int | None = None, most_children: int = MOST_DESCENDANTS) -> ProcessSample:
+    def sample(
+        self, training_tid: int | None = None, most_children: int = MOST_DESCENDANTS, *, with_threads: bool = False
+    ) -> ProcessSample:
         """Raise ProcessLookupError when it is gone. What is not ours to read is None. `training_tid`: the thread that
-        trains; None: the main thread."""
+        trains; None: the main thread. `with_threads`: what its busiest threads do is read as well."""
         stat = self.directory.stat()
         status = self.directory.status()
         main = self._thread(training_tid)
@@ -69,6 +73,7 @@ class ProcessWatch:
             open_files=self._files(),
             main_thread_wakes=status.wakes if training_tid in (None, self.pid) else None,
             main_thread_moved_bytes=self._main_thread_moved_bytes() if training_tid is None else None,
+            threads=self._threads.read() if with_threads else (),
         )
 
     def _looks_for_us(self, tracer_pid: int) -> bool:

@@ -196,7 +196,9 @@ class RanksSensor:
         elif rank.end is None:
             try:
                 left = self._children_left.setdefault(rank.uid, _MOST_CHILDREN_OF_USER)
-                process = Known(rank.watch.sample(_training_tid(rank), left), self._now_ns())
+                hookless = rank.heartbeat is None
+                looked = rank.watch.sample(_training_tid(rank), left, with_threads=hookless)
+                process = Known(looked, self._now_ns())
                 self._children_left[rank.uid] = left - len(process.value.children)
                 if rank.pidfd is None and process.value.state in ENDED:
                     self.followed.ended(rank, now_ns)

@@ -1,0 +1,74 @@
+"""The threads of a process that have done most, read every tick: they tell whether a rank without a hook trains."""
+
+from stallwatch.model.snapshot import ThreadSample
+from stallwatch.node.procfs import ProcessDirectory, parse_schedstat, parse_status
+
+# Beside the main one: who trains, gloo's or NCCL's threads, a recorder. The rest of hundreds sleeps for the most part.
+_MOST = 8
+_CHOSEN_EVERY = 10  # reads: a new thread that does much is among them soon
+_MOST_LISTED = 1024  # threads of one process that are asked: it may have as many as it likes
+# Between two reads, which are a second apart: who ran so long may spin, and is asked how often it has slept.
+_MAY_SPIN_NS = 500_000_000
+# The threads of a group of gloo in which its collectives run, as torch names them; those of NCCL only watch.
+_COMMUNICATES = b"pt_gloo_"
+
+
+class BusiestThreads:
+    """Those of one process. What they have done is counted since they began, so one that stands stays among them."""
+
+    def __init__(self, directory: ProcessDirectory) -> None:
+        self._directory = directory
+        self._main = str(directory.pid)
+        self._chosen: tuple[str, ...] = ()
+        self._reads = 0
+        self._ran: dict[str, int] = {}
+        self._communicates: dict[str, bool] = {}
+        self._is_told = True  # kernels without CONFIG_SCHED_INFO do not tell it
+
+    def read(self) -> tuple[ThreadSample, ...]:
+        """The main thread first; empty where the kernel does not tell. Raise ProcessLookupError when the process is
+        gone."""
+        if not self._is_told:
+            return ()
+        if self._reads % _CHOSEN_EVERY == 0:
+            self._choose()
+        self._reads += 1
+        samples = []
+        for tid in self._chosen:
+            try:
+                run_ns = parse_schedstat(self._directory.read_again(f"task/{tid}/schedstat"))
+                before, self._ran[tid] = self._ran.get(tid), run_ns
+                may_spin = before is not None and run_ns - before >= _MAY_SPIN_NS
+                wakes = self._wakes(tid) if may_spin else None
+                samples.append(ThreadSample(int(tid), run_ns, self._communicates[tid], wakes))
+            except ProcessLookupError:
+                continue  # that thread has ended
+            except (OSError, ValueError):
+                self._is_told = False
+                return ()
+        return tuple(samples)
+
+    def _wakes(self, tid: str) -> int | None:
+        return parse_status(self._directory.read_again(f"task/{tid}/status")).wakes
+
+    def _choose(self) -> None:
+        ran: list[tuple[int, str]] = []
+        for tid in self._directory.names("task")[:_MOST_LISTED]:
+            try:
+                ran.append((parse_schedstat(self._directory.read(f"task/{tid}/schedstat")), tid))
+            except (OSError, ValueError):
+                continue
+        busiest = sorted(((run_ns, tid) for run_ns, tid in ran if tid != self._main), reverse=True)[:_MOST]
+        chosen = (self._main, *(tid for _, tid in busiest))
+        for tid in set(self._chosen).difference(chosen):
+            self._directory.let_go(f"task/{tid}/schedstat")
+            self._directory.let_go(f"task/{tid}/status")
+            self._ran.pop(tid, None)
+        self._communicates = {tid: self._name(tid).startswith(_COMMUNICATES) for tid in chosen}
+        self._chosen = chosen
+
+    def _name(self, tid: str) -> bytes:
+        try:
+            return self._directory.read(f"task/{tid}/comm")
+        except OSError:
+            return b""  # it has ended
