@@ -8,7 +8,15 @@ import msgspec
 from stallwatch.model.gpu import Gpu, GpuEvent
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import Heartbeat, JobKey, NodeSnapshot, ProcessEnd, ProcessSample, RankSample
+from stallwatch.model.snapshot import (
+    Heartbeat,
+    JobKey,
+    NodeSnapshot,
+    ProcessEnd,
+    ProcessSample,
+    RankSample,
+    ThreadSample,
+)
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import JOB, START_NS, HeartbeatFields
 
@@ -25,6 +33,7 @@ class ProcessFields(TypedDict, total=False):
     main_thread_cpu_ticks: int
     main_thread_wakes: int | None
     main_thread_moved_bytes: int | None
+    threads: tuple[ThreadSample, ...]
     cpu_ticks: int
     read_bytes: int | None
     write_bytes: int | None

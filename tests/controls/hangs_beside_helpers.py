@@ -3,14 +3,12 @@ profilers, writers, savers, caches. Started as `hangs_beside_helpers.py NAME`. W
 see common.py."""
 
 import os
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-
-import torch  # noqa: TID251
-import torch.distributed as dist  # noqa: TID251
 
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -24,9 +22,10 @@ from tests.controls.beside_training import (
     scraped,
     write_events,
 )
-from tests.controls.common import DEVICE, RANK, WARM_UP, hang, main, step, train, train_in_a_thread
+from tests.controls.common import RANK, WARM_UP, hang, main, step, train, train_in_a_thread
 
 _STUCK = threading.Event()
+_KEPT: list[socket.socket] = []
 
 
 @hang(culprits=(2,), where=("lock",))
@@ -86,13 +85,15 @@ def loader_s_worker_beside_a_lock() -> None:
     train(60)
 
 
-@hang(culprits=(2,))
+@hang(culprits=(2,), where=("socket",))
 def scraped_beside_a_receive() -> None:
-    """Each rank's metrics are scraped; rank 2 waits for a message that nobody sends."""
+    """Each rank's metrics are scraped; rank 2 waits for an answer that nobody sends."""
     with scraped():
         train(WARM_UP)
         if RANK == 2:
-            dist.recv(torch.zeros(1, device=DEVICE), 3)  # here
+            near, far = socket.socketpair()
+            _KEPT.append(far)
+            near.recv(1)  # here
         train(60)
 
 

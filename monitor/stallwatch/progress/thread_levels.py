@@ -18,6 +18,7 @@ _AT_WORK = 0.001
 _SURELY_AT_WORK = 0.005  # no poll takes so much
 _MUCH = 0.03  # as much is work, whatever is usual
 _TAKES_OVER = 0.2  # of a thread that did nothing of the kind before
+_TOGETHER = 2  # ticks, give or take: one began when the others stood
 _OF_USUAL = 0.4
 _SPINS = 0.5
 SPINNING_WAKES = 5  # in a second or so at full speed; each pause of ours for a stack makes two
@@ -83,8 +84,8 @@ def training_stands(levels: Sequence[ThreadLevel]) -> bool | None:
             return False
         if stopped or not flowed:
             return True
-    if any(level.share >= max(_TAKES_OVER, level.usual / _OF_USUAL) and not level.spins for level in others):
-        return None  # one that does much more than it did: for whom it works is not known
+    if any(_took_over(level, standing) for level in levels):
+        return None  # for whom it works is not known
     if any(level.spins for level in standing):
         return True
     if flowed:
@@ -93,6 +94,14 @@ def training_stands(levels: Sequence[ThreadLevel]) -> bool | None:
     # Under NCCL no thread shows what is communicated: who trains does most.
     done = sum(level.usual for level in steady)
     return None if not steady else sum(level.usual for level in standing) >= 0.5 * done
+
+
+def _took_over(level: ThreadLevel, standing: Sequence[ThreadLevel]) -> bool:
+    """Whether a thread does much more than before these stood."""
+    if level.share < _TAKES_OVER or level.spins:
+        return False
+    stood = max((one.rests for one in standing), default=0)
+    return level.spanned <= stood + _TOGETHER or level.share >= level.usual / _OF_USUAL
 
 
 def _after(before: ThreadLevel | None, sample: ThreadSample, seconds: float, *, has_gpu: bool) -> ThreadLevel:

@@ -33,7 +33,7 @@ class BusiestThreads:
         if self._reads % _CHOSEN_EVERY == 0:
             self._choose()
         self._reads += 1
-        samples = []
+        samples: list[ThreadSample] = []
         for tid in self._chosen:
             try:
                 run_ns = parse_schedstat(self._directory.read_again(f"task/{tid}/schedstat"))
@@ -58,6 +58,7 @@ class BusiestThreads:
                 ran.append((parse_schedstat(self._directory.read(f"task/{tid}/schedstat")), tid))
             except (OSError, ValueError):
                 continue
+        self._is_told = bool(ran)
         busiest = sorted(((run_ns, tid) for run_ns, tid in ran if tid != self._main), reverse=True)[:_MOST]
         chosen = (self._main, *(tid for _, tid in busiest))
         for tid in set(self._chosen).difference(chosen):

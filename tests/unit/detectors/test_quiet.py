@@ -10,7 +10,7 @@ from stallwatch.detectors.quiet import QuietDetector, QuietState
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ChildProcess
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample
+from stallwatch.model.snapshot import NodeSnapshot, ProcessEnd, RankSample, ThreadSample
 from stallwatch.progress.outside import Counts, Outside
 from tests.builders.heartbeat import START_NS, heartbeat
 from tests.builders.node import gpu_of, process, sample, snapshot
@@ -197,6 +197,24 @@ def test_other_threads_neither_hide_a_standstill_nor_prove_one() -> None:
 
     assert found(run(hookless(beside(20))), "quiet")
     assert not found(run(hookless(beside(0))), "quiet")
+
+
+def little(second: float, rank: int, until: float) -> dict[str, Any]:
+    """A training thread at 0.8 % of a core until it stands; a recorder beside it."""
+    trained, beside = int(8_000_000 * min(second, until)), int(80_000_000 * second)
+    return {
+        "main_thread_cpu_ticks": trained // 10**7,
+        "cpu_ticks": (trained + beside) // 10**7,
+        "threads": (ThreadSample(1000 + rank, trained), ThreadSample(2000 + rank, beside)),
+    }
+
+
+def test_a_recorder_hides_no_standstill_of_training_that_takes_next_to_nothing() -> None:
+    findings = found(run(hookless(lambda second, rank: little(second, rank, 20))), "quiet")
+    assert [(second, finding.stage) for second, finding in findings[:3]] == [
+        (50, "suspect"), (51, "suspect"), (52, "confirmed")
+    ]  # fmt: skip
+    assert not found(run(hookless(lambda second, rank: little(second, rank, 20 if rank else 200))), "quiet")
 
 
 def test_a_job_that_was_never_seen_to_work_has_not_begun() -> None:

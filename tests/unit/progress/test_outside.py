@@ -6,6 +6,7 @@ import pytest
 
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ChildProcess
+from stallwatch.model.snapshot import ThreadSample
 from stallwatch.progress.outside import Outside, seen_from_outside
 from tests.builders.heartbeat import START_NS
 from tests.builders.node import process
@@ -182,3 +183,44 @@ def test_one_whose_main_thread_rests_is_no_spinner() -> None:
         )
         == 0
     )
+
+
+def light(
+    trains: int, stands: int, *, others: int = 8, child: int = 0, writes: int = 0, milliseconds: int = 8
+) -> list[dict[str, Any]]:
+    """A main thread that does little and then nothing, beside a thread and a child that go on, in ticks a second."""
+
+    def look(second: int) -> dict[str, Any]:
+        main = milliseconds * min(second, trains)
+        return {
+            "cpu_ticks": main // 10 + others * second,
+            "main_thread_cpu_ticks": main // 10,
+            "main_thread_moved_bytes": 0,
+            "write_bytes": writes * second,
+            "children": (ChildProcess(7, "S", "python", child * second),),
+            "threads": (ThreadSample(1000, main * 1_000_000), ThreadSample(1001, others * 10_000_000 * second)),
+        }
+
+    return [look(second) for second in range(trains + stands + 1)]
+
+
+def test_a_main_thread_that_does_little_is_judged_by_what_it_usually_does() -> None:
+    assert quiet_seconds(*light(20, 0)) == 0
+    assert quiet_seconds(*light(20, 9)) == 9
+    assert quiet_seconds(*light(5, 9)) == 0, "nobody knows yet who works"
+    untold = [{**look, "threads": ()} for look in light(20, 9)]
+    assert quiet_seconds(*untold) == 0, "the kernel does not tell what threads do"
+
+
+def test_what_children_and_threads_do_as_ever_beside_a_light_main_thread_is_no_work() -> None:
+    assert quiet_seconds(*light(12, 9, child=10)) == 9
+    assert quiet_seconds(*light(20, 9, writes=1 << 20)) == 9
+    trained = light(20, 0, child=10)
+    more = [{**trained[-1], "children": (ChildProcess(7, "R", "python", 200 + 50 * n),)} for n in range(1, 5)]
+    assert quiet_seconds(*trained, *more) == 0, "a loader's worker has more to do than usual"
+
+
+def test_a_rank_that_a_look_holds_keeps_what_is_known_of_its_threads() -> None:
+    trained = light(20, 3)
+    held = {**trained[-1], "state": "t", "tracer_pid": 9}
+    assert quiet_seconds(*trained, held, held, trained[-1]) == 4
