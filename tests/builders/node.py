@@ -33,7 +33,7 @@ class ProcessFields(TypedDict, total=False):
     main_thread_cpu_ticks: int
     main_thread_wakes: int | None
     main_thread_moved_bytes: int | None
-    threads: tuple[ThreadSample, ...]
+    busiest_threads: tuple[ThreadSample, ...]
     cpu_ticks: int
     read_bytes: int | None
     write_bytes: int | None

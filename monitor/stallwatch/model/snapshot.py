@@ -138,7 +138,7 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     main_thread_wakes: int | None = None  # how often the main thread has gone to sleep of its own will; None: not known
     main_thread_moved_bytes: int | None = None  # by system calls of its own; None: not known, or not asked
     # Of a rank without a hook: those that have done most, the main one first; empty: not asked, or not told.
-    threads: tuple[ThreadSample, ...] = ()
+    busiest_threads: tuple[ThreadSample, ...] = ()
 
 
 class Outputs(msgspec.Struct, frozen=True):

@@ -71,18 +71,18 @@ def seen_from_outside(
     now = _counts(process)
     has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:
-        threads = leveled((), process.threads, 1.0, has_gpu=has_gpu)
+        threads = leveled((), process.busiest_threads, 1.0, has_gpu=has_gpu)
         return Outside(at_ns, now, at_ns, has_gpu=has_gpu, threads=threads)
     if process.state in STOPPED and process.tracer_pid:
         # Our own look holds it for its stack, or somebody debugs it: neither work nor time in which it could have any.
         since_ns = min(before.quiet_since_ns + at_ns - before.at_ns, at_ns)
-        threads = passed_over(before.threads, process.threads)
+        threads = passed_over(before.threads, process.busiest_threads)
         return msgspec.structs.replace(
             before, quiet_since_ns=since_ns, counts=now, at_ns=at_ns, has_gpu=has_gpu, threads=threads
         )
     was, seconds = before.counts, max(1.0, (at_ns - before.at_ns) / 1e9)
     spins = has_gpu and _spins(was, now, seconds)
-    threads = leveled(before.threads, process.threads, seconds, has_gpu=has_gpu)
+    threads = leveled(before.threads, process.busiest_threads, seconds, has_gpu=has_gpu)
     by_main = before.main_worked_ticks >= _WORKED_TICKS
     stands = None if by_main else training_stands(threads)
     moved = _moved(was, now, by_main or stands is True) / seconds

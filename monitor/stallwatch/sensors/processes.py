@@ -73,7 +73,7 @@ class ProcessWatch:
             open_files=self._files(),
             main_thread_wakes=status.wakes if training_tid in (None, self.pid) else None,
             main_thread_moved_bytes=self._main_thread_moved_bytes() if training_tid is None else None,
-            threads=self._threads.read() if with_threads else (),
+            busiest_threads=self._threads.read() if with_threads else (),
         )
 
     def _looks_for_us(self, tracer_pid: int) -> bool:

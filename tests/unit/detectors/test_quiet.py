@@ -205,7 +205,7 @@ def little(second: float, rank: int, until: float) -> dict[str, Any]:
     return {
         "main_thread_cpu_ticks": trained // 10**7,
         "cpu_ticks": (trained + beside) // 10**7,
-        "threads": (ThreadSample(1000 + rank, trained), ThreadSample(2000 + rank, beside)),
+        "busiest_threads": (ThreadSample(1000 + rank, trained), ThreadSample(2000 + rank, beside)),
     }
 
 

@@ -198,7 +198,7 @@ def light(
             "main_thread_moved_bytes": 0,
             "write_bytes": writes * second,
             "children": (ChildProcess(7, "S", "python", child * second),),
-            "threads": (ThreadSample(1000, main * 1_000_000), ThreadSample(1001, others * 10_000_000 * second)),
+            "busiest_threads": (ThreadSample(1000, main * 1_000_000), ThreadSample(1001, others * 10_000_000 * second)),
         }
 
     return [look(second) for second in range(trains + stands + 1)]
@@ -208,7 +208,7 @@ def test_a_main_thread_that_does_little_is_judged_by_what_it_usually_does() -> N
     assert quiet_seconds(*light(20, 0)) == 0
     assert quiet_seconds(*light(20, 9)) == 9
     assert quiet_seconds(*light(5, 9)) == 0, "nobody knows yet who works"
-    untold = [{**look, "threads": ()} for look in light(20, 9)]
+    untold = [{**look, "busiest_threads": ()} for look in light(20, 9)]
     assert quiet_seconds(*untold) == 0, "the kernel does not tell what threads do"
 
 

@@ -1,6 +1,6 @@
 """Whether the threads that train stand, by how long each was on a processor in each second."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -13,17 +13,28 @@ COMMUNICATES = {GROUP, SIDE_GROUP}
 Milliseconds = Callable[[int], float]  # on a processor, by the second
 
 
-def run(
-    seconds: int, *, has_gpu: bool = False, wakes: dict[int, Milliseconds] | None = None, **threads: Milliseconds
+TIDS = {"main": MAIN, "loop": LOOP, "group": GROUP, "beside": BESIDE, "side_group": SIDE_GROUP}
+
+
+def run(seconds: int, **threads: Milliseconds) -> tuple[ThreadLevel, ...]:
+    """So many seconds of some threads."""
+    return played(seconds, threads)
+
+
+def played(
+    seconds: int,
+    threads: Mapping[str, Milliseconds],
+    *,
+    has_gpu: bool = False,
+    wakes: Mapping[int, Milliseconds] | None = None,
 ) -> tuple[ThreadLevel, ...]:
-    """So many seconds of some threads (main, loop, group, beside, side_group)."""
-    tids = {name: globals()[name.upper()] for name in threads}
+    tids = {name: TIDS[name] for name in threads}
     run_ns, slept = dict.fromkeys(threads, 0.0), dict.fromkeys(threads, 0.0)
     levels: tuple[ThreadLevel, ...] = ()
     for second in range(seconds):
         for name, milliseconds in threads.items():
             run_ns[name] += milliseconds(second) * 1e6
-            slept[name] += (wakes or {}).get(tids[name], lambda _: 100)(second)
+            slept[name] += (wakes or {}).get(tids[name], always(100))(second)
         samples = [
             ThreadSample(tid, int(run_ns[name]), tid in COMMUNICATES, int(slept[name])) for name, tid in tids.items()
         ]
@@ -104,14 +115,20 @@ def test_a_loop_that_evaluates_has_not_stopped() -> None:
 
 
 def test_under_nccl_who_does_most_trains() -> None:
-    assert training_stands(run(60, main=always(0), loop=until(40, 80), beside=always(60), has_gpu=True)) is True
-    assert training_stands(run(60, main=always(0), loop=always(80), beside=until(40, 60), has_gpu=True)) is False
+    assert (
+        training_stands(played(60, {"main": always(0), "loop": until(40, 80), "beside": always(60)}, has_gpu=True))
+        is True
+    )
+    assert (
+        training_stands(played(60, {"main": always(0), "loop": always(80), "beside": until(40, 60)}, has_gpu=True))
+        is False
+    )
 
 
 @pytest.mark.parametrize(("has_gpu", "woke", "expected"), [(True, 4, True), (True, 60, False), (False, 4, False)])
 def test_a_thread_that_spins_for_its_gpu_stands(has_gpu: bool, woke: int, expected: bool) -> None:
-    loop = until(20, 80, 1000)
-    waits = run(60, main=always(0), loop=loop, has_gpu=has_gpu, wakes={LOOP: until(20, 60, woke)})
+    threads = {"main": always(0), "loop": until(20, 80, 1000)}
+    waits = played(60, threads, has_gpu=has_gpu, wakes={LOOP: until(20, 60, woke)})
     assert training_stands(waits) is expected
 
 
