@@ -5,7 +5,7 @@ prefetcher)."""
 from collections.abc import Collection
 
 from stallwatch.diagnosis.activity.blocking_location import BlockingLocation, KernelWait, kernel_wait
-from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, brings_results
+from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, brings_results, carries_collectives
 
 # Calls that end when a descriptor of its own, or the kernel, has something. Another thread may end any other wait: it
 # sets an event, or what a loop looks at that sleeps.
@@ -23,7 +23,8 @@ def waits_by_itself(kernel: ThreadLook, standing: BlockingLocation) -> bool:
 
 def moved_bytes(look: RankLook, own_id: int | None, awaited: Collection[int]) -> int | None:
     """What a thread has read and written so far, with those that it waits for, those that bring results of worker
-    processes, and those in which no Python runs (they work for whoever called them); None: not known."""
+    processes, and those in which neither Python nor a collective runs (they work for whoever called them); None: not
+    known."""
     if look.process is None or not look.process.threads or own_id is None:
         return None
     others = {
@@ -31,6 +32,7 @@ def moved_bytes(look: RankLook, own_id: int | None, awaited: Collection[int]) ->
         for thread in look.threads
         if thread.os_thread_id not in (own_id, None, *awaited) and not brings_results(thread)
     }
-    counts = [thread.moved_bytes for thread in look.process.threads if thread.tid not in others]
+    own = (t for t in look.process.threads if t.tid == own_id or not (t.tid in others or carries_collectives(t)))
+    counts = [thread.moved_bytes for thread in own]
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None

@@ -269,6 +269,7 @@ def _busiest(threads: list[ThreadStack], roles: frozenset[Role] = _TRAINS) -> Th
 
 # Names as the kernel cuts them. torch starts these threads in the constructor of a process group.
 _GROUP_THREADS = ("pt_nccl", "pt_gloo_")  # torch 2.15: pt_nccl2_heartbt
+_GLOO_DEVICE = "gloo_tcp_loop"  # one a process, for the sockets of all its groups (seen with torch 2.13)
 
 
 def has_joined(rank: RankEvidence) -> bool | None:
@@ -289,6 +290,11 @@ def has_joined(rank: RankEvidence) -> bool | None:
 def is_of_group(thread: ThreadState) -> bool:
     """Whether a thread, by the name that the kernel shows, is one that torch starts with a process group."""
     return thread.name.startswith(_GROUP_THREADS)
+
+
+def carries_collectives(thread: ThreadState) -> bool:
+    """Whether what a thread reads and writes, by the name that the kernel shows, is of collectives."""
+    return is_of_group(thread) or thread.name == _GLOO_DEVICE
 
 
 def has_no_group_thread(rank: RankEvidence) -> bool:

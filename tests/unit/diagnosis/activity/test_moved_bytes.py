@@ -24,6 +24,7 @@ def moves(
     *,
     beside: tuple[str, ...] = (),
     state: str = "S",
+    names: Mapping[int, str] | None = None,
 ) -> bool | None:
     """Between two looks, five seconds apart: at the second each of its threads, by tid, has moved so many bytes, and
     the process that it is 40 MiB. Thread 701 is one of Python's."""
@@ -31,7 +32,9 @@ def moves(
 
     def look(number: int) -> ProcessLook:
         threads = tuple(
-            ThreadState(tid, "python", state, wchan=wchan, moved_bytes=count and count * (number - 1))
+            ThreadState(
+                tid, (names or {}).get(tid, "python"), state, wchan=wchan, moved_bytes=count and count * (number - 1)
+            )
             for tid, count in moved.items()
         )
         whole = MANY * (number - 1)
@@ -51,6 +54,12 @@ def test_what_another_thread_writes_is_its_own(waits: tuple[str, ...], wchan: st
     assert moves(waits, wchan, {PID: (1 << 20) - 1, 701: MANY}) is False, "a log's lines"
     assert moves(waits, wchan, {PID: 0, 701: 0, 702: MANY}) is True, "a library's own thread works for its caller"
     assert moves(waits, wchan, {PID: None, 701: MANY}) is True, "what it moved itself is not known"
+
+
+@pytest.mark.parametrize("name", ["pt_gloo_runloop", "gloo_tcp_loop"])
+def test_collectives_of_another_thread_bring_nothing(name: str) -> None:
+    """A keep-alive in a group of its own: gloo's threads read and write for it."""
+    assert moves(AT_A_LOCK, "futex_do_wait", {PID: 0, 701: 0, 702: MANY}, names={702: name}) is False
 
 
 def test_an_event_may_be_set_by_whoever_writes() -> None:
