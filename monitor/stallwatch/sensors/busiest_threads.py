@@ -5,7 +5,8 @@ from stallwatch.node.procfs import ProcessDirectory, parse_schedstat, parse_stat
 
 # Beside the main one: who trains, gloo's or NCCL's threads, a recorder. The rest of hundreds sleeps for the most part.
 _MOST = 8
-_CHOSEN_EVERY = 10  # reads: a new thread that does much is among them soon
+# Reads, at first and later: a new thread that does much is among them soon, and to ask 300 takes 2.5 ms.
+_CHOSEN_EVERY = (10, 30)
 _MOST_LISTED = 1024  # threads of one process that are asked: it may have as many as it likes
 # Between two reads, which are a second apart: who ran so long may spin, and is asked how often it has slept.
 _MAY_SPIN_NS = 500_000_000
@@ -30,7 +31,8 @@ class BusiestThreads:
         gone."""
         if not self._is_told:
             return ()
-        if self._reads % _CHOSEN_EVERY == 0:
+        at_first, later = _CHOSEN_EVERY
+        if self._reads % (at_first if self._reads < later else later) == 0:
             self._choose()
         self._reads += 1
         samples: list[ThreadSample] = []

@@ -50,6 +50,13 @@ def test_what_is_chosen_stays_while_it_stands_and_who_does_more_comes_in(threads
     threads.run(200, 5000)
     assert 200 not in threads.read(9)
     assert threads.read() == [50, 200, 107, 106, 105, 104, 103, 102, 101]
+    threads.run(300, 4000)
+    assert 300 in threads.read(10)
+    threads.run(400, 4500)
+    assert 400 in threads.read(10)
+    threads.run(500, 4600)
+    assert 500 not in threads.read(29)
+    assert 500 in threads.read()
 
 
 def test_who_carries_the_collectives_of_gloo_is_marked(threads: Threads) -> None:
