@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.beside_training import keep_alive, record_metrics, sample_stacks, save, write_events
+from tests.controls.beside_training import keep_alive, leave, record_metrics, sample_stacks, save, write_events
 from tests.controls.common import (
     DEVICE,
     QUIET_SECONDS,
@@ -66,6 +66,7 @@ def pauses_beside_keep_alives() -> None:
     train(WARM_UP)
     time.sleep(min(QUIET_SECONDS, 1e6))
     train(60)
+    leave()
 
 
 @situation
@@ -92,6 +93,7 @@ def actors_wait_for_messages_beside_events() -> None:
     threading.Timer(min(QUIET_SECONDS, 1e6), messages.put, (1,)).start()
     messages.get()
     train(60)
+    leave()
 
 
 @situation
@@ -102,6 +104,7 @@ def storage_answers_late_beside_a_profiler() -> None:
     if RANK == 1:
         read_late(min(QUIET_SECONDS, 1e6))
     train(60)
+    leave()
 
 
 @situation
