@@ -6,7 +6,8 @@ from functools import lru_cache
 from itertools import repeat
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.looks import Looks, PeerRank, peers_of
+from stallwatch.detectors.counter_samples import PeerRank
+from stallwatch.detectors.looks import Looks, peers_of
 from stallwatch.detectors.seldom import is_seldom
 from stallwatch.detectors.slow_cost import since_when
 from stallwatch.detectors.waiting import (

@@ -13,12 +13,12 @@ from statistics import median_low
 
 import msgspec
 
+from stallwatch.detectors.counter_samples import CounterSample, PeerRank, sampled, with_held
 from stallwatch.detectors.history import RankHistory
-from stallwatch.model.snapshot import CounterLook, Heartbeat, is_pending
+from stallwatch.model.snapshot import Heartbeat
 
 KEPT_LOOKS = 768
 LOOK_NS = 250_000_000  # between two of a node's moments: hook/pulse.py, LOOKS_PER_PULSE
-_KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
 _TOGETHER_NS = 150_000_000  # looks further apart are of different moments, and their counts cannot be compared
 _ABOUT_TOGETHER_NS = 600_000_000  # where each rank's own words say that it waits: on a busy machine hooks come late
 _KEPT_OFFSETS = 64
@@ -33,31 +33,6 @@ _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 # torch's watchdog notes what NCCL has completed every 0.1 s (ProcessGroupNCCL.hpp, kWatchdogThreadSleepMillis), each
 # rank's at its own time, so the latest of several is about half of that old.
 _WATCHDOG_SECONDS = 0.1
-
-
-class CounterSample(msgspec.Struct, frozen=True):
-    """One rank at one of its node's moments."""
-
-    number: int
-    at_ns: int
-    step: int
-    enqueued: int  # over all groups of the recorder that matters
-    completed: int
-
-    @property
-    def pending(self) -> bool:
-        """Whether something was enqueued that has not completed."""
-        return is_pending(self.enqueued, self.completed)
-
-
-class PeerRank(msgspec.Struct, frozen=True):
-    """One rank of the job. `offsets`: its completed count less its peers' median, at the last looks."""
-
-    rank: int
-    pid: int
-    role: tuple[int, ...] = ()  # completed per group: ranks with other programs are no peers
-    samples: tuple[CounterSample, ...] = ()
-    offsets: tuple[int, ...] = ()
 
 
 class StepLook(msgspec.Struct, frozen=True, dict=True):
@@ -218,7 +193,7 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     nccl = all(any(group.recorder == "nccl" and group.enqueued > 0 for group in rank.groups) for rank in alive)
     if nccl != before.nccl:
         before, known = Looks(nccl=nccl), {}
-    members = tuple(_sampled(known, rank, nccl=nccl) for rank in alive)
+    members = with_held(tuple(sampled(known, rank, nccl=nccl) for rank in alive), alive)
     looks = msgspec.structs.replace(before, members=members)
     if not members:
         return looks
@@ -317,25 +292,6 @@ def _takes_part(rank: RankHistory) -> bool:
     if beat is None or not rank.readable or rank.phase or not rank.groups or beat.dump_started_ns is not None:
         return False
     return beat.step is None or beat.step > _SETTLE_STEPS
-
-
-def _sampled(known: dict[tuple[int, int], PeerRank], rank: RankHistory, *, nccl: bool) -> PeerRank:
-    member = known.get((rank.sample.rank, rank.sample.pid), PeerRank(rank.sample.rank, rank.sample.pid))
-    beat = rank.heartbeat
-    last = member.samples[-1].number if member.samples else 0
-    new = tuple(_sample(look, nccl=nccl) for look in beat.looks if look.number > last) if beat else ()
-    if not new:
-        return member
-    role = tuple(sorted(group.completed for group in rank.groups))
-    return msgspec.structs.replace(member, role=role, samples=(*member.samples, *new)[-_KEPT_SAMPLES:])
-
-
-def _sample(look: CounterLook, *, nccl: bool) -> CounterSample:
-    if nccl:
-        return CounterSample(look.number, look.at_ns, look.step, look.nccl_enqueued, look.nccl_completed)
-    # Where the one recorder holds nothing its counts are zero: what pends is pending in either.
-    enqueued, completed = look.nccl_enqueued + look.gloo_enqueued, look.nccl_completed + look.gloo_completed
-    return CounterSample(look.number, look.at_ns, look.step, enqueued, completed)
 
 
 def _taken(member: PeerRank, offset: int) -> PeerRank:

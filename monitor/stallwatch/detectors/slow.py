@@ -7,10 +7,11 @@ import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import SlowSection
+from stallwatch.detectors.counter_samples import PeerRank
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
 from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
-from stallwatch.detectors.looks import Looks, PeerRank, looked, peers_of
+from stallwatch.detectors.looks import Looks, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
 from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, seconds_without, slow_cost
 from stallwatch.detectors.waiting import (

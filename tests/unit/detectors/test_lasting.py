@@ -5,8 +5,9 @@ import random
 import pytest
 
 from stallwatch.clock import SECOND_NS
+from stallwatch.detectors.counter_samples import CounterSample, PeerRank
 from stallwatch.detectors.lasting import goes_on, has_lasted, is_by_design, is_from_start
-from stallwatch.detectors.looks import LOOK_NS, CounterSample, Looks, PeerRank, StepLook
+from stallwatch.detectors.looks import LOOK_NS, Looks, StepLook
 from stallwatch.detectors.waiting import Least
 
 

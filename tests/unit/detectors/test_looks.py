@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.detectors.looks import Looks, PeerRank, StepLook, peers_of
+from stallwatch.detectors.counter_samples import PeerRank
+from stallwatch.detectors.looks import Looks, StepLook, peers_of
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect

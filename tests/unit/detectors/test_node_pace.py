@@ -5,8 +5,9 @@ from msgspec.structs import replace
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
+from stallwatch.detectors.counter_samples import PeerRank
 from stallwatch.detectors.detection import Detection, DetectionState
-from stallwatch.detectors.looks import Looks, PeerRank, StepLook
+from stallwatch.detectors.looks import Looks, StepLook
 from stallwatch.detectors.node_pace import RankPace, pace_of, paces
 from stallwatch.model.snapshot import NodeSnapshot, RankSample
 from tests.builders.heartbeat import JOB, START_NS

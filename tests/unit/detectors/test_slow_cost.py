@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from stallwatch.config import Config
+from stallwatch.detectors.counter_samples import PeerRank
 from stallwatch.detectors.history import RankHistory
-from stallwatch.detectors.looks import LOOK_NS, Looks, PeerRank, StepLook
+from stallwatch.detectors.looks import LOOK_NS, Looks, StepLook
 from stallwatch.detectors.slow_cost import seconds_before, seconds_without, since_when, slow_cost
 from stallwatch.model.finding import Finding
 from stallwatch.replay.playing import detect
