@@ -80,7 +80,7 @@ def command(given: tuple[str, ...], options_file: Path | None, as_json: bool, su
 
     A bundle may be a folder, or the file that `stallwatch bundle export` has made of it.
 
-    A URL (s3://bucket/…, file:///…) names an archived bundle, or an incident's folder of them: all its nodes' bundles.
+    A URL (s3://bucket/…), or a path, names an archived bundle, or an incident's folder of them: all its nodes' bundles.
 
     Exit code: 0 healthy or over, 10 a verdict, 11 undecided, 12 slow or waiting; 65 when nothing could be read.
     """
@@ -94,7 +94,7 @@ def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.E
     paths: list[Path] = []
     for one in given:
         if "://" not in one:
-            paths.append(here(Path(one), fetched))
+            paths += [here(path, fetched) for path in _archived(Path(one))]
             continue
         from stallwatch.bundle.archive_storage import fetch
 
@@ -102,6 +102,15 @@ def _here(given: Sequence[str], options_file: Path | None, fetched: contextlib.E
         folder = fetched.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-"))
         paths += fetch(one, options, Path(folder))
     return paths
+
+
+def _archived(path: Path) -> list[Path]:
+    """Given an incident's folder of an archive, return its nodes' bundles; of another path the path."""
+    from stallwatch.bundle.packed import is_packed
+
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    bundles = [one for one in inside if one.name.endswith(".tar.gz") and is_packed(one)]
+    return bundles if bundles and len(bundles) == len(inside) else [path]
 
 
 def here(path: Path, fetched: contextlib.ExitStack) -> Path:

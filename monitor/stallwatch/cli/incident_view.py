@@ -83,7 +83,8 @@ def _head(incident: IncidentDocument) -> Text:
     )
     together = incident.together
     if together is not None:
-        seen = f"  by what {together.nodes} nodes see" if together.nodes else ""
+        nodes = f"{together.nodes} nodes see" if together.nodes > 1 else "1 node sees"
+        seen = f"  by what {nodes}" if together.nodes else ""
         head.append(safe(f"{seen}  {'this node tells of it' if together.speaks else together.why}"), style="dim")
     head.append(safe(f"  job {incident.training_job}{_of(incident.owner)} on {incident.node}"), style="dim")
     return head

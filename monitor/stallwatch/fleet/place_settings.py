@@ -44,6 +44,8 @@ def settings_of(section: FleetSection) -> Settings | None:
             "Write redis://host:6379, rediss://host:6380, redis+sentinel://h1:26379,h2:26379/mymaster or "
             "file:///shared/stallwatch.",
         )
+    if scheme != "file" and not parts.netloc.rpartition("@")[2].partition(":")[0]:
+        raise UsageError(f"fleet.url {section.url}: names no host", f"Two slashes before it: {scheme}://host:port.")
     if secret:
         raise UsageError(
             "fleet.url: holds a user or a password, and addresses are shown",

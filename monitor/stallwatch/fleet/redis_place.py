@@ -222,6 +222,11 @@ def _board(seen: Any) -> Board:
 
 # By what servers say, without the codes that redis-py takes off.
 _ADVICE: Final = (
+    ("wrong version number", "It does not speak TLS at this port: redis://, or the port at which it does."),
+    ("record layer failure", "It does not speak TLS at this port: redis://, or the port at which it does."),
+    ("certificate", "Its certificate must lead to one of fleet.ca_file, and name the host of fleet.url."),
+    ("closed by server", "Is it one that speaks TLS alone? Then rediss://."),
+    ("reset by peer", "Is it one that speaks TLS alone? Then rediss://."),
     ("maxmemory", "It is full: give it more memory, or an eviction policy; keys of ours expire within an hour."),
     ("replica", "It takes no writes: name the primary, or its Sentinels (redis+sentinel://), or see to its replicas."),
     ("permission", f"The user needs +@all -@dangerous -@admin on ~{PREFIX}*."),

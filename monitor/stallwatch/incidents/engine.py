@@ -205,6 +205,8 @@ class Engine:
 def _said_now(incident: Incident, severity: Severity, silent: str) -> str:
     """How the history has it that an incident deserves more now: what has been told to somebody, and what to nobody
     (delivery_steps.due). `silent`: why nobody may be told."""
+    if incident.told_elsewhere:
+        return f"{UNTOLD} of it by this node, as {severity}: {incident.told_elsewhere}"
     if incident.severity == "none":
         return f"told as {severity}"
     why = silent or (f"{incident.acknowledged_by} is on it" if incident.acknowledged_by else "")

@@ -65,6 +65,7 @@ class Mute(msgspec.Struct, frozen=True):
     training_job: str
     until_ns: int
     owner: str = ""
+    by: str = ""
 
     @property
     def name(self) -> tuple[str, str]:

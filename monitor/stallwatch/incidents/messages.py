@@ -42,6 +42,7 @@ class MuteWanted(msgspec.Struct, frozen=True):
     training_job: str
     until_ns: int  # CLOCK_MONOTONIC; in the past: the silence ends
     owner: str = ""  # whose job
+    by: str = ""
 
 
 class ModeWanted(msgspec.Struct, frozen=True):

@@ -85,7 +85,8 @@ def said_of(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Ac
     if before is not None and (before.speaks, before.incident_id) == (now.speaks, now.incident_id):
         return incident
     if now.speaks:
-        return noted(incident, f"this node tells of it, as {incident.shared_id}", wall_ns, actions)
+        known = f": told as {incident.severity}" if incident.severity != "none" and not incident.muted else ""
+        return noted(incident, f"this node tells of it, as {incident.shared_id}{known}", wall_ns, actions)
     return noted(incident, f"as {incident.shared_id}: {now.why}", wall_ns, actions)
 
 

@@ -24,7 +24,7 @@ _MOST_SAID = 20  # of each kind, to people
 def heard(lives: IncidentTable, event: MuteWanted | ModeWanted | MaintenanceWanted, now_ns: int) -> IncidentTable:
     """Take in what somebody says; a time in the past ends what was said before."""
     if isinstance(event, MuteWanted):
-        mute = Mute(event.training_job, event.until_ns, event.owner)
+        mute = Mute(event.training_job, event.until_ns, event.owner, event.by)
         return replace(lives, mutes=_with_mute(lives.mutes, mute, now_ns))
     if isinstance(event, ModeWanted):
         said = ModeSet(event.mode, event.until_ns, event.by) if event.until_ns > now_ns else None
@@ -85,8 +85,9 @@ def silence(lives: IncidentTable, incident: Incident, facts: JobFacts | None, co
     for one in lives.maintenance:
         if one.until_ns > now_ns and (one.node == incident.node or job.name in one.jobs):
             return _maintained(one)
-    if any(mute.name == job.name and mute.until_ns > now_ns for mute in lives.mutes):
-        return "the job is muted"
+    for mute in lives.mutes:
+        if mute.name == job.name and mute.until_ns > now_ns:
+            return f"the job is muted{_by(mute.by)}"
     if facts is None:
         return ""
     if facts.opted_out:
@@ -118,7 +119,7 @@ def _said(lives: IncidentTable, config: Config, now_ns: int) -> Iterator[str]:
     muted = [mute for mute in lives.mutes if mute.until_ns > now_ns]
     for mute in muted[:_MOST_SAID]:
         of = f" of {mute.owner}" if mute.owner else ""
-        yield f"{mute.training_job}{of} is muted{_left(mute.until_ns, now_ns)}"
+        yield f"{mute.training_job}{of} is muted{_by(mute.by)}{_left(mute.until_ns, now_ns)}"
     if more := len(worked_on[_MOST_SAID:]) + len(muted[_MOST_SAID:]):
         yield f"and {more} more silences"
 

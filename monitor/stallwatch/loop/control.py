@@ -92,7 +92,8 @@ class ControlService:
     def mute(self, training_job: str, seconds: float, owner: str | None = None, by: str = "") -> str:
         """Keep a job quiet for so long; return whose job that was."""
         whose = self._owner(training_job, by) if owner is None else owner
-        self._wishes.put(Command(MuteWanted(training_job, self._clock.monotonic_ns() + int(seconds * 1e9), whose)))
+        until_ns = self._clock.monotonic_ns() + int(seconds * 1e9)
+        self._wishes.put(Command(MuteWanted(training_job, until_ns, whose, by)))
         self._wake()
         return whose
 

@@ -22,7 +22,8 @@ def give(book: Book, events: Sequence[Event], at_ns: int, wall_ns: int) -> None:
     """Have all nodes told what somebody has said here."""
     for event in events:
         if isinstance(event, MuteWanted):
-            order = Order("mute", event.training_job, event.owner, ended=event.until_ns <= at_ns)
+            ended = event.until_ns <= at_ns
+            order = Order("mute", event.training_job, event.owner, ended=ended, by=event.by)
         elif isinstance(event, ModeWanted):
             order = Order("mode", ended=event.until_ns <= at_ns, mode=event.mode, by=event.by)
         elif isinstance(event, MaintenanceWanted):
@@ -74,7 +75,7 @@ def events_of(news: Sequence[tuple[Order, int]]) -> Iterator[Event]:
         what = f"{order.kind} {order.mode if order.kind == 'mode' else order.about}{' ended' if order.ended else ''}"
         log.info("said on another node: %s, by %s", what, whence)
         if order.kind == "mute":
-            yield MuteWanted(order.about, until_ns, order.owner)
+            yield MuteWanted(order.about, until_ns, order.owner, whence)
         elif order.kind == "mode":
             yield ModeWanted(order.mode, until_ns, whence)
         elif order.kind == "maintenance":

@@ -32,7 +32,7 @@ from stallwatch.loop import fleet_orders
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
-from stallwatch.model.verdict import Report, Verdict
+from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 
 log = logging.getLogger("stallwatch.fleet")
 
@@ -271,6 +271,8 @@ class Fleet:
             report = _alone(local.report, position.away)
         elif position.apart is not None and (seen := report or local.report) is not None:
             report = _alone(seen, position.apart.why, named(position.apart.nodes), MEND)
+        if report is not None and local.report is not None:
+            report = _with_own_lines(report, local.report)
         shared_id = f"{local.job}-{position.ordinal}" if position.ordinal else ""
         if position.speaks and not shared_id:
             shared_id = f"{local.job}-{position.expected}"  # as others will call it, or do
@@ -308,6 +310,32 @@ def _past(lives: IncidentTable, incident: Incident) -> int:
 def _gist(report: Report | None) -> tuple[object, ...] | None:
     """What of a report is news: how long something has not answered is none."""
     return None if report is None else tuple(replace(verdict, missing=()) for verdict in report.verdicts)
+
+
+def _with_own_lines(report: Report, own: Report) -> Report:
+    """The job's verdict with lines of code of ranks that run here: they stay on their node, where people are shown
+    them."""
+    lines = {
+        (place.rank, place.pid, place.frame.line, place.frame.function): place.frame.source
+        for verdict in own.verdicts
+        for place in verdict.culprit_processes
+        if place.frame is not None and place.frame.source
+    }
+
+    def shown(place: CulpritProcess) -> CulpritProcess:
+        frame = place.frame
+        if frame is None or frame.source:
+            return place
+        source = lines.get((place.rank, place.pid, frame.line, frame.function))
+        return place if source is None else replace(place, frame=replace(frame, source=source))
+
+    if not lines:
+        return report
+    verdicts = (
+        replace(one, culprit_processes=tuple(shown(place) for place in one.culprit_processes))
+        for one in report.verdicts
+    )
+    return replace(report, verdicts=tuple(verdicts))
 
 
 def _alone(report: Report, why: str, unheard: str = "The job's other nodes", mend: str = _START_IT) -> Report:

@@ -94,8 +94,9 @@ def test_an_archived_incident_gets_the_verdict_of_its_folder(
     put(str(tmp_path / "kept"), {}, "train-1", "n1", bundle, 10**18)
     code = run(["analyze", str(bundle), "--json"])
     here = capsys.readouterr().out
-    assert run(["analyze", f"file://{tmp_path / 'kept'}/2001-09-09/train-1", "--json"]) == code
-    assert msgspec.json.decode(capsys.readouterr().out)["verdicts"] == msgspec.json.decode(here)["verdicts"]
+    for address in ("file://", ""):
+        assert run(["analyze", f"{address}{tmp_path / 'kept'}/2001-09-09/train-1", "--json"]) == code
+        assert msgspec.json.decode(capsys.readouterr().out)["verdicts"] == msgspec.json.decode(here)["verdicts"]
 
 
 def test_unusable_input_is_65_and_says_what_to_give(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

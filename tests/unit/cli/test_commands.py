@@ -304,6 +304,7 @@ def test_history_says_no_sentence_twice(capsys: Capture) -> None:
     ("together", "says"),
     [
         (Together(False, "node-3 tells of it", "llama-7b-1", 4), "by what 4 nodes see node-3 tells of it"),
+        (Together(True, "", "llama-7b-1", 1), "by what 1 node sees this node tells of it"),
         (Together(True, "", "llama-7b-1", 4), "by what 4 nodes see this node tells of it"),
     ],
 )

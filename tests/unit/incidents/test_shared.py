@@ -64,6 +64,15 @@ def test_who_speaks_tells_and_the_others_say_who_does() -> None:
     assert [event.what for event in one.events][-1].startswith("this node tells of it, as train-1")
 
 
+def test_the_history_has_it_as_told_only_where_this_node_tells() -> None:
+    made = story()
+    judge(made, report("process_stopped"))
+    one = say(made, Together(False, "node3 tells of it", "train-1"))
+    assert not [event.what for event in one.events if event.what.startswith("told")]
+    one = say(made, Together(True, "", "train-1", 2))
+    assert one.events[-1].what == "this node tells of it, as train-1: told as critical"
+
+
 def test_the_jobs_verdict_is_shown_and_this_nodes_part_does_not_replace_it() -> None:
     made = story()
     judge(made, report("undecided", ()))

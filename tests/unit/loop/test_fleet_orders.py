@@ -37,9 +37,9 @@ class Two:
 def test_a_mute_a_mode_and_a_maintenance_arrive_as_they_were_said() -> None:
     two = Two()
     mode, maintenance = ModeWanted("shadow", LATER, "anna"), MaintenanceWanted("node7", LATER, "ben", "disks")
-    give(two.here, [MuteWanted("train", LATER, "anna"), mode, maintenance], NOW, WALL)
+    give(two.here, [MuteWanted("train", LATER, "anna", "carla"), mode, maintenance], NOW, WALL)
     assert two.hear() == [
-        MuteWanted("train", LATER, "anna"),
+        MuteWanted("train", LATER, "anna", "carla on node0"),
         ModeWanted("shadow", LATER, "anna on node0"),
         maintenance,
     ]

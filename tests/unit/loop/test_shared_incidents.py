@@ -23,7 +23,7 @@ from stallwatch.incidents.messages import FleetSaid, Judged
 from stallwatch.loop.shared_incidents import Fleet
 from stallwatch.model.incident import Incident, OutputTold, Together, Told
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Report
+from stallwatch.model.verdict import CulpritProcess, Frame, Report
 from tests.builders.clock import FakeClock
 from tests.chaos.fleet_story import scene
 from tests.unit.fleet.test_pace_verdict import pace
@@ -219,6 +219,21 @@ def test_a_verdict_that_lacks_nodes_of_another_key_says_so(fleet: Fleet, link: F
     assert verdict.summary.endswith("node1 could not be heard.")
 
 
+def test_the_jobs_verdict_has_the_line_of_code_that_only_this_node_may_know(fleet: Fleet, link: FakeLink) -> None:
+    """It does not travel (fleet.detail); of a culprit that runs here people are shown it."""
+    own = report("not_entered", (1,))
+    place = CulpritProcess(1, "node0", 77, frame=Frame("/srv/job/data.py", 7, "prepare", "lock.acquire()"))
+    mine = msgspec.structs.replace(own.verdicts[0], culprit_processes=(place,))
+    cut = msgspec.structs.replace(place, frame=Frame("…/srv/job/data.py", 7, "prepare"))
+    of_all = msgspec.structs.replace(mine, culprit_processes=(cut,))
+    link.position = Position(4, report=msgspec.structs.replace(own, verdicts=(of_all,)), nodes=2)
+    here = msgspec.structs.replace(own, verdicts=(mine,))
+    event = said(fleet, shared(), Judged(shared().incident_id, 1, here, summary=SUMMARY))
+    assert event is not None and event.report is not None
+    (shown,) = event.report.verdicts[0].culprit_processes
+    assert shown.frame is not None and shown.frame.source == "lock.acquire()"
+
+
 def test_without_an_address_there_is_no_meeting_place() -> None:
     assert settings_of(Config().fleet) is None
 
@@ -230,6 +245,9 @@ def test_without_an_address_there_is_no_meeting_place() -> None:
         (FleetSection(url="file:relative", key_file="/k"), "no meeting place"),
         (FleetSection(url="redis://u:secret@h", key_file="/k"), "holds a user or a password"),
         (FleetSection(url="redis://h"), "key_file is empty"),
+        (FleetSection(url="redis:/h:6379", key_file="/k"), "names no host"),
+        (FleetSection(url="rediss:h:6379", key_file="/k"), "names no host"),
+        (FleetSection(url="redis://:6379", key_file="/k"), "names no host"),
     ],
 )
 def test_a_setting_that_cannot_be_says_what_to_write(section: FleetSection, said: str) -> None:
