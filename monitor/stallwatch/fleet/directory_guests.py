@@ -1,18 +1,20 @@
 """Who is at a meeting place that is a directory: a file for each node, in the folder of the key that it signs with."""
 
 import contextlib
+import random
 from pathlib import Path
 from typing import Final
 
-from stallwatch.fleet.place import GREETED_SECONDS, MOST_GUESTS, Guest
+from stallwatch.fleet.place import GREETED_SECONDS, MOST_ALIKE, MOST_GUESTS, Guest
 from stallwatch.fleet.shared_files import names_in, read_dated, replace_file, server_seconds
 
-_MOST_ALIKE: Final = 8  # of nodes of one's own key: they are for people to see
+_MOST_TRIED: Final = 8  # files of nodes of one's own key that are looked at: others do so too, each at some
 
 
 def greet_in(nodes: Path, key: str, name: str, word: bytes) -> list[Guest]:
     """Put this node's word under its key, and nowhere else ("": put nothing); return who is there by the file server's
-    clock. While all sign with one key, as it should be, few files are looked at. Raise OSError."""
+    clock. While all sign with one key, as it should be, few files are looked at, and a node of it that has gone may
+    stay for a while. Raise OSError."""
     if name:
         (nodes / key).mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(nodes / key / name, word)
@@ -20,22 +22,35 @@ def greet_in(nodes: Path, key: str, name: str, word: bytes) -> list[Guest]:
     oldest = server_seconds(nodes.parent) - GREETED_SECONDS if keys else 0.0
     found: list[Guest] = []
     for one in keys:
-        if name and one != key:
-            (nodes / one / name).unlink(missing_ok=True)
-        found += _guests(nodes / one, oldest, _MOST_ALIKE if one == key else MOST_GUESTS - len(found))
-    return found
-
-
-def _guests(folder: Path, oldest: float, most: int) -> list[Guest]:
-    """Who is there of a key; files of those that have gone go."""
-    found: list[Guest] = []
-    for name in names_in(folder):
-        if name.startswith(".") or len(found) >= most:
+        if one == key:
+            found += _alike(nodes / key, oldest)
             continue
-        with contextlib.suppress(FileNotFoundError):
-            word, modified = read_dated(folder / name)
-            if modified > oldest:
-                found.append(Guest(name, folder.name, word))
-            else:
-                (folder / name).unlink()
+        if name:
+            (nodes / one / name).unlink(missing_ok=True)
+        others = sum(guest.key != key for guest in found)
+        for file in _in(nodes / one)[: MOST_GUESTS - others]:
+            said = _said(nodes / one / file, oldest)
+            if said is not None:
+                found.append(Guest(file, one, said))
     return found
+
+
+def _in(folder: Path) -> list[str]:
+    return [name for name in names_in(folder) if not name.startswith(".")]
+
+
+def _alike(folder: Path, oldest: float) -> list[Guest]:
+    names = _in(folder)[:MOST_ALIKE]
+    tried = random.sample(names, min(len(names), _MOST_TRIED))
+    gone = {name for name in tried if _said(folder / name, oldest) is None}
+    return [Guest(name, folder.name, b"") for name in names if name not in gone]
+
+
+def _said(path: Path, oldest: float) -> bytes | None:
+    """What stands there; None where its node has gone, and then its file goes."""
+    with contextlib.suppress(FileNotFoundError):
+        word, modified = read_dated(path)
+        if modified > oldest:
+            return word
+        path.unlink()
+    return None

@@ -22,6 +22,7 @@ KEPT_SECONDS = 3600
 GREET_SECONDS = 20.0
 GREETED_SECONDS = 70.0
 MOST_GUESTS = 64
+MOST_ALIKE = 512  # of one's own key; of more no list is whole
 # The largest thing that is put, or believed, in a meeting place.
 MOST_BYTES = 256 << 10
 
@@ -189,7 +190,8 @@ class MeetingPlace(Protocol):
 
     def greet(self, node: str, word: bytes) -> list[Guest]:
         """Note that this node is here with the key of this place ("": note nothing), in place of what it said before
-        with this key or another; return who is here, MOST_GUESTS of them or fewer. All else in a place is of one key:
+        with this key or another; return who is here: of its own key MOST_ALIKE, without their words, of others
+        MOST_GUESTS in all. All else in a place is of one key:
         who signs with another sees none of it."""
         ...
 

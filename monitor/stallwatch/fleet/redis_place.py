@@ -26,6 +26,7 @@ from stallwatch.fleet.place import (
     KEPT_SECONDS,
     LEFT_SECONDS,
     LIFE_SECONDS,
+    MOST_ALIKE,
     MOST_BYTES,
     MOST_GUESTS,
     MOST_ORDERS,
@@ -176,7 +177,7 @@ class RedisPlace:
 
     def greet(self, node: str, word: bytes) -> list[Guest]:
         """One script notes it under its key, and returns who is under each."""
-        parts = self._run("greet", _NODES, self._key, node, word, int(GREETED_SECONDS), MOST_GUESTS)
+        parts = self._run("greet", _NODES, self._key, node, word, int(GREETED_SECONDS), MOST_GUESTS, MOST_ALIKE)
         each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         return [Guest(name.decode("utf-8", "replace"), of.decode("utf-8", "replace"), said) for of, name, said in each]
 

@@ -75,7 +75,7 @@ return 1
 """
 GREET = """
 local p, id, node, gone, most = ARGV[1], ARGV[2], ARGV[3], ARGV[5], tonumber(ARGV[6])
-local now, found = tonumber(redis.call('TIME')[1]), {}
+local now, found, others = tonumber(redis.call('TIME')[1]), {}, 0
 redis.call('ZREMRANGEBYSCORE', p..'keys', '-inf', now - gone)
 if node ~= '' then
   redis.call('ZADD', p..'keys', now, id)
@@ -90,10 +90,11 @@ for _, key in ipairs(redis.call('ZREVRANGE', p..'keys', 0, most - 1)) do
     redis.call('ZREM', p..key, one)
     redis.call('HDEL', p..key..':words', one)
   end
-  local last = key == id and 7 or most - 1
+  local last = key == id and tonumber(ARGV[7]) - 1 or most - 1
   for _, one in ipairs(redis.call('ZREVRANGE', p..key, 0, last)) do
-    if key == id or #found < 3 * most then
-      local word = redis.call('HGET', p..key..':words', one) or ''
+    if key == id or others < most then
+      others = others + (key == id and 0 or 1)
+      local word = key ~= id and redis.call('HGET', p..key..':words', one) or ''
       for _, part in ipairs({key, one, word}) do table.insert(found, part) end
     end
   end

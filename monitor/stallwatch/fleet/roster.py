@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import msgpack_of
-from stallwatch.fleet.place import GREET_SECONDS, Guest, MeetingPlace
+from stallwatch.fleet.place import GREET_SECONDS, MOST_ALIKE, Guest, MeetingPlace
 from stallwatch.fleet.seal import key_id
 from stallwatch.formats.tolerant import NOT_JSON
 
@@ -41,8 +41,13 @@ class RosterSeen(msgspec.Struct, frozen=True):
     """Who is at the meeting place."""
 
     key: str = ""  # this node's
-    alike: tuple[str, ...] = ()  # some of the other nodes that sign with it
+    alike: tuple[str, ...] = ()  # the other nodes that sign with it, MOST_ALIKE at most
     strangers: tuple[Stranger, ...] = ()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All nodes that are there, but for this one; () where they are too many to be listed."""
+        return () if len(self.alike) >= MOST_ALIKE - 1 else (*self.alike, *(one.node for one in self.strangers))
 
     def problem(self) -> str:
         """That there are nodes of another key, and which, a sentence without its stop; "" where there are none."""

@@ -24,6 +24,7 @@ from stallwatch.model.incident import Incident, Judgement, Mode, NodeReport
 from stallwatch.model.snapshot import JobKey
 
 _ANSWER_SECONDS = 5.0
+_MOST_NAMES = 8
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -108,7 +109,16 @@ class ControlService:
         name = node or self._node()
         self._wishes.put(Command(MaintenanceWanted(name, self._clock.monotonic_ns() + int(seconds * 1e9), by, why)))
         self._wake()
-        return self._reach()
+        return f"{self._reach()}{self._unknown(name) if seconds else ''}"
+
+    def _unknown(self, node: str) -> str:
+        """That no node of this name is there, which may be a slip, or because it is down."""
+        report = self._report
+        if report is None or not report.nodes or node in (report.snapshot.node, *report.nodes):
+            return ""
+        names = sorted((report.snapshot.node, *report.nodes))
+        more = f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+        return f"; but no {node} is at the meeting place now (there are {', '.join(names[:_MOST_NAMES])}{more})"
 
     def acknowledge(self, incident_id: str, by: str) -> None:
         """Note that somebody is on an incident."""

@@ -54,6 +54,7 @@ class Reporter:
             judged=lives.judged,
             telling=silence.shown(lives, config, snapshot.at_ns),
             strangers=self._fleet.strangers if self._fleet is not None else None,
+            nodes=self._fleet.nodes if self._fleet is not None else (),
             meetings=self._fleet.meetings(snapshot.at_ns) if self._fleet is not None else None,
         )
 

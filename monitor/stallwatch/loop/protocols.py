@@ -139,6 +139,11 @@ class SharedIncidents(Protocol):
         ...
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """All other nodes at the meeting place; () where they are not known, or too many."""
+        ...
+
+    @property
     def strangers(self) -> int | None:
         """How many nodes sign with another key; None: not known."""
         ...

@@ -199,6 +199,12 @@ class Fleet:
         return SensorStatus("meeting_place", not problem, problem or well, 0.0, 0, required=False)
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """All other nodes at the meeting place; () where they are not known, or too many."""
+        seen = self._link.roster.seen
+        return () if seen is None else seen.known
+
+    @property
     def strangers(self) -> int | None:
         """How many nodes sign with another key; None: not known."""
         seen = self._link.roster.seen

@@ -262,4 +262,5 @@ class NodeReport(msgspec.Struct, frozen=True):
     job_labels: tuple[tuple[JobKey, str], ...] = ()
     telling: Telling = Telling()
     strangers: int | None = None  # nodes at the meeting place that sign with another key; None: not known
+    nodes: tuple[str, ...] = ()  # all others that are at the meeting place; (): they are not known, or too many
     meetings: tuple[Gathering, ...] | None = None  # None: who stands where others do is told by each node alone

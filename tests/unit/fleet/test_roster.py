@@ -12,7 +12,7 @@ from stallwatch.encoding import msgpack_of
 from stallwatch.errors import UsageError
 from stallwatch.fleet.child import PlaceRequest, Talker
 from stallwatch.fleet.directory_place import DirectoryPlace
-from stallwatch.fleet.place import GREET_SECONDS, GREETED_SECONDS, Key, MeetingPlace
+from stallwatch.fleet.place import GREET_SECONDS, GREETED_SECONDS, MOST_ALIKE, Key, MeetingPlace
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.roster import Greeting, RosterSeat, RosterSeen, Stranger, apart_of, exchange_roster
 from stallwatch.fleet.seal import key_id
@@ -64,6 +64,15 @@ def test_who_takes_the_others_key_is_a_stranger_no_more(of_key: OfKey) -> None:
     met(of_key, OTHER, "node-b")
     met(of_key, ONE, "node-b")
     assert met(of_key, ONE, "node-a") == RosterSeen(key_id(ONE), ("node-b",))
+
+
+def test_all_who_are_there_are_known_while_they_can_be_listed(of_key: OfKey) -> None:
+    met(of_key, OTHER, "node-z")
+    for number in range(12):
+        met(of_key, ONE, f"node-{number:02}")
+    known = met(of_key, ONE, "node-00").known
+    assert sorted(known) == [*(f"node-{number:02}" for number in range(1, 12)), "node-z"]
+    assert RosterSeen("aa", tuple(map(str, range(MOST_ALIKE)))).known == ()
 
 
 def test_who_says_nothing_any_more_has_gone() -> None:

@@ -7,11 +7,13 @@ import pytest
 from stallwatch.incidents import silence
 from stallwatch.incidents.life import IncidentTable, Maintenance, ModeSet, Mute
 from stallwatch.incidents.store import SILENCES, IncidentStore
+from stallwatch.loop.control import ControlService
 from stallwatch.model.incident import Telling
-from tests.builders.clock import WALL_NS
+from tests.builders.clock import WALL_NS, FakeClock
 from tests.builders.running_job import four, job_run
 from tests.unit.loop.fakes import Bench
 from tests.unit.loop.test_dead_disk import DeadStore
+from tests.unit.outputs.reports import node_report
 
 CALM = job_run(four(), 40)
 HANG = job_run(four(stuck_at=20.3), 60)
@@ -83,3 +85,22 @@ def test_a_file_that_cannot_be_read_silences_nobody(spoiled: bytes, tmp_path: Pa
     silenced(tmp_path)
     (tmp_path / "incidents" / SILENCES).write_bytes(spoiled)
     assert after_a_restart(tmp_path).mode == "tell"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "named", "says"),
+    [
+        (("node-b",), "node-x", "no node-x is at the meeting place now (there are gpu-node-17, node-b)"),
+        (("node-b",), "node-b", ""),
+        (("node-b",), "", ""),
+        ((), "node-x", ""),
+    ],
+)
+def test_maintenance_of_a_node_that_is_not_there_says_which_are(
+    tmp_path: Path, nodes: tuple[str, ...], named: str, says: str
+) -> None:
+    control = ControlService(DeadStore(tmp_path), FakeClock(), lambda: None)
+    control.show(node_report(nodes=nodes))
+    where = control.maintenance(named, 60.0, "anna", "")
+    assert where.endswith(says) if says else "there are" not in where
+    assert "there are" not in control.maintenance(named, 0.0, "anna", "")
