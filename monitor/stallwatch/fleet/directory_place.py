@@ -270,7 +270,7 @@ class DirectoryPlace:
         with self._problems():
             folder = self._root / _ORDERS
             changes = changes_in(folder)
-            revision = f"directory:{changes}" if changes else ""
+            revision = f"directory{self._key}:{changes}" if changes else ""
             return (known, None) if revision == known and known else (revision, self._standing(folder))
 
     def greet(self, node: str, word: bytes) -> list[Guest]:
