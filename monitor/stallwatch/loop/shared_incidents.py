@@ -29,17 +29,16 @@ from stallwatch.incidents.incident_names import ordinal_of, shared_name
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.loop import fleet_orders
+from stallwatch.loop.own_part import accuses_own, alone, is_proven, with_own_lines
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told
 from stallwatch.model.snapshot import JobKey, SensorStatus
-from stallwatch.model.verdict import CulpritProcess, Report, Verdict
+from stallwatch.model.verdict import Report
 
 log = logging.getLogger("stallwatch.fleet")
 
 _PACED_NS = 5_000_000_000  # between reckonings of what this node says of its jobs' pace
-_START_IT = "Start the meeting place again (fleet.url), and they are judged together."
 _LINGER_NS = 90_000_000_000  # after its end an incident may still be this node's to tell
-_OTHERS = "what the job's other nodes see"  # that it is missing
 Stands = Callable[[Sequence[Incident]], tuple[StandsAt, ...] | None]
 _SUMMARY = msgspec.msgpack.Decoder(NodeSummary)
 
@@ -247,14 +246,14 @@ class Fleet:
             judged=1 if adopted else word.judged,
             report=word.report or incident.report,
             summary=word.summary,
-            proven=_is_proven(word.report, word.ranks),
+            proven=is_proven(word.report, word.ranks),
             past=past,
             began_ns=word.began_ns,
             begun=word.begun,
-            suspects=_accuses_own(word.report, word.ranks),
+            suspects=accuses_own(word.report, word.ranks),
             told=told,
             over=incident.is_over,
-            conclusive=_is_proven(word.report, word.ranks, at_once=True),
+            conclusive=is_proven(word.report, word.ranks, at_once=True),
             ended=incident.state == "ended",
             apart=apart_of(shared_name(incident.job), word.ranks, self._link.roster.seen),
         )
@@ -274,11 +273,11 @@ class Fleet:
         word = self._words[local.incident_id]
         report, nodes = position.report, position.nodes if position.report is not None else 0
         if report is None and position.away and local.report is not None:
-            report = _alone(local.report, position.away)
+            report = alone(local.report, position.away)
         elif position.apart is not None and (seen := report or local.report) is not None:
-            report = _alone(seen, position.apart.why, named(position.apart.nodes), MEND)
+            report = alone(seen, position.apart.why, named(position.apart.nodes), MEND)
         if report is not None and local.report is not None:
-            report = _with_own_lines(report, local.report)
+            report = with_own_lines(report, local.report)
         shared_id = f"{local.job}-{position.ordinal}" if position.ordinal else ""
         if position.speaks and not shared_id:
             shared_id = f"{local.job}-{position.expected}"  # as others will call it, or do
@@ -316,74 +315,6 @@ def _past(lives: IncidentTable, incident: Incident) -> int:
 def _gist(report: Report | None) -> tuple[object, ...] | None:
     """What of a report is news: how long something has not answered is none."""
     return None if report is None else tuple(replace(verdict, missing=()) for verdict in report.verdicts)
-
-
-def _with_own_lines(report: Report, own: Report) -> Report:
-    """The job's verdict with lines of code of ranks that run here: they stay on their node, where people are shown
-    them."""
-    lines = {
-        (place.rank, place.pid, place.frame.line, place.frame.function): place.frame.source
-        for verdict in own.verdicts
-        for place in verdict.culprit_processes
-        if place.frame is not None and place.frame.source
-    }
-
-    def shown(place: CulpritProcess) -> CulpritProcess:
-        frame = place.frame
-        if frame is None or frame.source:
-            return place
-        source = lines.get((place.rank, place.pid, frame.line, frame.function))
-        return place if source is None else replace(place, frame=replace(frame, source=source))
-
-    if not lines:
-        return report
-    verdicts = (
-        replace(one, culprit_processes=tuple(shown(place) for place in one.culprit_processes))
-        for one in report.verdicts
-    )
-    return replace(report, verdicts=tuple(verdicts))
-
-
-def _alone(report: Report, why: str, unheard: str = "The job's other nodes", mend: str = _START_IT) -> Report:
-    """This node's own verdict, or of those that it can hear, which says that it is."""
-    verdicts = tuple(_alone_verdict(one, why, unheard, mend) for one in report.verdicts)
-    return replace(report, verdicts=verdicts, evidence_complete=False)
-
-
-def _alone_verdict(verdict: Verdict, why: str, who: str, mend: str) -> Verdict:
-    missing = tuple(one for one in verdict.missing if not one.startswith(_OTHERS))
-    missing = (f"{_OTHERS}: {why}", *missing)
-    if len(missing) == len(verdict.missing):  # left by the daemon before this one: it says so
-        return replace(verdict, missing=missing)
-    unheard = f"{who} could not be heard."
-    if verdict.waiting and not verdict.traits.accuses:
-        unheard = f"What holds them up is on another node, or unknown: {unheard.replace('The job', 'the job', 1)}"
-        verdict = verdict.with_first_step(
-            f"See on {who.replace('The job', 'the job', 1)} what was found: stallwatch incidents. {mend}"
-        )
-    return replace(verdict, summary=f"{verdict.summary} {unheard}", missing=missing)
-
-
-def _is_proven(report: Report | None, ranks: Sequence[int], *, at_once: bool = False) -> bool:
-    """Whether what this node sees is proven without the others; `at_once`: before all have said what they see."""
-    verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
-    if verdict is None or not _accuses_own(report, ranks):
-        return False
-    by = verdict.traits.proven_by
-    if at_once and by != "its_node_at_once":
-        return False
-    return verdict.confidence == "certain" or (verdict.confidence == "likely" and by != "all_nodes")
-
-
-def _accuses_own(report: Report | None, ranks: Sequence[int]) -> bool:
-    """Whether this node alone finds something wrong that lies with ranks that run here, and with them alone."""
-    verdict: Verdict | None = report.verdicts[0] if report is not None and report.verdicts else None
-    return (
-        verdict is not None
-        and verdict.traits.accuses
-        and bool(verdict.culprits)
-        and set(verdict.culprits) <= set(ranks)
-    )
 
 
 def fleet_of(config: Config, clock: Clock, told: Callable[[str], Told], stands: Stands | None = None) -> Fleet | None:
