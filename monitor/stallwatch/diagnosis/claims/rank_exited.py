@@ -15,6 +15,7 @@ from stallwatch.diagnosis.job.leaving import (
     signal_of,
     unseen_since,
 )
+from stallwatch.diagnosis.logs.consequence import is_passed_on
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.signals import ENDING, named_signal
@@ -127,6 +128,9 @@ def crashed(analysis: Analysis) -> Saying:
         return None
     in_vain = any(TIMED_OUT.search(analysis.case.activity(rank).exceptions.text or "") for rank in victims)
     lost = "waited for a peer in vain, or lost it," if in_vain else "lost the connection to a peer"
+    if not left and all(is_passed_on(analysis.case.activity(rank).exceptions.text or "") for rank in victims):
+        told = f"{named(victims)} ended of what some of them raised, and passed on to all; their logs tell whose it is"
+        return Claim("rank_exited", (), "possible", (Fact(told, "their hooks and logs"),), told=told)
     told = f"{named(victims)} {lost} and ended of that; "
     if left:
         told += f"{named(left)} still lived then, and {verb(left, 'was', 'were')} cleared away after them: begin there"

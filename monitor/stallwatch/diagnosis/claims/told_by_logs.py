@@ -3,6 +3,8 @@ nothing else, and of ranks that left no dump."""
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
@@ -33,10 +35,12 @@ _RAISED = (
 
 
 def ended(analysis: Analysis) -> Saying:
-    """A process that ended by itself, by its launcher's word, where no process was seen to end."""
+    """A process that ended by itself, by its launcher's word, where no process was seen to end; where all ended of what
+    one of them raised and all passed on, that one."""
     told = [] if analysis.case.logs.ended_together else _first_of(analysis, _GONE)
     if any(activity.end.gone for activity in analysis.case.activities.values()):
-        return None
+        passed = [one for one in analysis.case.logs.causes if one.event.passed_from is not None]
+        return replace(_claim(analysis, "rank_exited", passed, ()), told_waiting=()) if passed else None
     ended_too = {one.rank for one in analysis.case.logs.told if one.kind in PROCESS_ENDS and one.rank is not None}
     raised = _first_of(analysis, _RAISED)
     if not told and raised and all(one.rank in ended_too for one in raised if one.rank is not None):

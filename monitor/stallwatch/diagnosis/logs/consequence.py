@@ -241,9 +241,18 @@ def of_others(text: str) -> str:
     return next((why for pattern, why in _OF_OTHERS if pattern.search(text)), "")
 
 
+def is_passed_on(text: str) -> bool:
+    """Whether an exception, by its type and text, only wraps what another process did."""
+    return _last_name(text.partition(":")[0]) in _WRAPPERS
+
+
+def _last_name(of_type: str) -> str:
+    return of_type.rpartition(".")[2].partition("(")[0]
+
+
 def is_consequence(text: str) -> bool:
     """Whether an exception, by its type and text, only tells what another rank's end or absence did."""
-    last = text.partition(":")[0].rpartition(".")[2].partition("(")[0]
+    last = _last_name(text.partition(":")[0])
     if last in _WRAPPERS or last == "KeyboardInterrupt":
         return True
     if _DIFFER.search(text):
@@ -256,7 +265,7 @@ def is_consequence(text: str) -> bool:
 
 def passes_on(event: LogEvent) -> bool:
     """Whether an exception only wraps what another process did."""
-    return (event.exception or "").rpartition(".")[2].partition("(")[0] in _WRAPPERS
+    return _last_name(event.exception or "") in _WRAPPERS
 
 
 def is_of_training(event: LogEvent) -> bool:
@@ -267,7 +276,7 @@ def is_of_training(event: LogEvent) -> bool:
 
 def _of_exception(event: LogEvent) -> LineMeaning:
     text, of_type = _text(event), event.exception or ""
-    last = of_type.rpartition(".")[2].partition("(")[0]
+    last = _last_name(of_type)
     why = of_others(f"{of_type}: {event.message or ''}")
     if CANN_OF_OTHERS.search(text):
         return LineMeaning("nccl_error", PEER_GONE)

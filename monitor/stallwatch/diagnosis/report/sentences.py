@@ -174,7 +174,7 @@ def _rank_exited(verdict: Verdict, culprits: Culprits) -> str:
     first = culprits.first
     failed = culprits.followers_gone()
     if not waits and failed and verdict.culprits:
-        waits = f"; {failed} then lost the connection and ended too"
+        waits = f"; {failed}"
     return f"{culprits.who()} {_ended(first, culprits)}{waits}{_hedge(verdict, culprits)}"
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.frames.code_origin import code_origin, function, job_frame_index
+from stallwatch.diagnosis.logs.consequence import is_passed_on
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.verdict import CulpritProcess, Frame, GroupRef, Verdict, Where
@@ -230,13 +231,14 @@ class Culprits:
         return bool(seen and self._verdict.waiting) and at_start
 
     def followers_gone(self) -> str:
-        """Ranks that ended with an exception which only tells that a peer was gone."""
-        gone = [
-            rank
+        """Ranks that ended with an exception which only tells that a peer was gone, or passes on a peer's."""
+        gone = {
+            rank: is_passed_on(activity.exceptions.text or "")
             for rank, activity in self._activities.items()
             if rank not in self.ranks and activity.end.gone and activity.exceptions.tell_of_a_peer
-        ]
-        return waiters(rank_ranges(gone), verb="") if gone else ""
+        }
+        how = "were told of it" if all(gone.values()) else "lost the connection"
+        return f"{waiters(rank_ranges(gone), verb='')} then {how} and ended too" if gone else ""
 
     def has(self) -> str:
         """The verb that agrees with them."""

@@ -1,7 +1,12 @@
 """What a process prints of another one's failure: whose it is, and that nobody who only passes it on is named."""
 
 import pytest
+from msgspec.structs import replace
 
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import SHARED_LOG, Attempt
+from tests.builders.heartbeat import heartbeat
+from tests.builders.job import Rank, evidence
 from tests.builders.texts import RAISED, marked, ranked, timed_out, told, verdict
 
 FULL = "OSError: [Errno 28] No space left on device"
@@ -41,6 +46,23 @@ def test_of_a_group_that_is_not_the_whole_job_nobody_is_named(tellers: tuple[int
 def test_a_checkpoint_in_which_a_peer_had_gone_accuses_nobody() -> None:
     lost = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:18849"
     assert told("".join(ranked(_checkpoint(1, why=lost), rank) for rank in range(3))) == ("undecided", ())
+
+
+@pytest.mark.parametrize(("failed", "tellers"), [((2,), 4), ((1, 2), 4), ((), 4), ((1,), 1)])
+def test_of_ranks_that_ended_of_it_those_are_named_that_failed(failed: tuple[int, ...], tellers: int) -> None:
+    """The hooks tell the name of the exception alone, which is that of all; they share their launcher's log."""
+    log = tuple("".join(ranked(_checkpoint(*failed), rank) for rank in range(tellers) if failed).splitlines())
+    shared = (Attempt("log", 1, 1, True, SHARED_LOG),)
+    ranks = []
+    for rank in range(4):
+        seen = Rank(rank, state="Z", exit_code=1, ended_ns=1000 + rank, log=log, wchan=None, looks=1).evidence()
+        beat = heartbeat(rank, exception="CheckpointException", ended=True)
+        ranks.append(replace(seen, heartbeat=(beat,), attempts=shared))
+    found = judge(replace(evidence(), ranks=tuple(ranks))).verdicts[0]
+    assert (found.cause, found.culprits, found.waiting) == ("rank_exited", failed, "")
+    assert (FULL in found.summary) is bool(failed)
+    assert any("df -h" in step for step in found.next_steps) is bool(failed)
+    assert "lost the connection" not in found.summary
 
 
 _MORE = " [repeated 7x across cluster]"
