@@ -70,7 +70,8 @@ SOURCES: tuple[Source, ...] = (
     Source(
         "usage",
         "What a slow rank and its peers use meanwhile",
-        "time without a CPU, who shares its CPUs, page faults, swap, reads from storage",
+        "time without a CPU, who shares its CPUs, a used-up quota, time in which it is held (SIGSTOP, freezer), page "
+        "faults, swap, reads from storage",
         "`/proc` of all processes; reads from storage of others' ranks need CAP_SYS_PTRACE",
         "fields are absent, never zero",
     ),

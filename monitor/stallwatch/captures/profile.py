@@ -14,6 +14,7 @@ from stallwatch.formats.outside_text import text_of
 from stallwatch.model.evidence import ChildProcess, Neighbour, Usage
 from stallwatch.model.process import ENDED, is_frozen
 from stallwatch.model.snapshot import RankSample
+from stallwatch.node.cgroups import periods
 from stallwatch.node.memory_file import memory_file
 from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, parse_wchan, stat_of
 
@@ -102,8 +103,16 @@ class UsageCapture:
     """Between construction and `taken`. Raise ProcessLookupError when the process is gone, OSError or ValueError when
     /proc does not tell."""
 
-    def __init__(self, pid: int, start_ticks: int, others: Mapping[int, Stat], proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        pid: int,
+        start_ticks: int,
+        others: Mapping[int, Stat],
+        proc: str = "/proc",
+        cgroups: str = "/sys/fs/cgroup",
+    ) -> None:
         """`others`: all processes now, as `processes` gives them."""
+        self._cgroups = cgroups
         self._pid = pid
         self._start_ticks = start_ticks
         self._proc = proc
@@ -111,6 +120,7 @@ class UsageCapture:
         self._began = time.monotonic()
         self._before = self._counters()
         self._seen = self._stopped = self._frozen = 0
+        self._periods = self._quota_periods()
 
     def see(self) -> None:
         """Note whether it stands held at this moment, by whatever: who is let go on again and again shows that at few
@@ -147,7 +157,22 @@ class UsageCapture:
             beside=self._beside(cpus, {self._pid, *own}, others, seconds),
             stopped_share=self._stopped / self._seen if self._seen else None,
             frozen_share=self._frozen / self._seen if self._seen else None,
+            throttled_share=self._throttled_share(),
         )
+
+    def _throttled_share(self) -> float | None:
+        """By the one of its control groups whose quota is used up the most."""
+        shares = [
+            (throttled - self._periods[group][1]) / (many - self._periods[group][0])
+            for group, (many, throttled) in self._quota_periods().items()
+            if group in self._periods and many > self._periods[group][0]
+        ]
+        return max(shares, default=None)
+
+    def _quota_periods(self) -> dict[str, tuple[int, int]]:
+        with contextlib.suppress(OSError), ProcessDirectory(self._pid, self._proc) as directory:
+            return periods(os.fsdecode(directory.read("cgroup")), self._cgroups)
+        return {}
 
     def _counters(self) -> dict[str, int]:
         with ProcessDirectory(self._pid, self._proc) as directory:

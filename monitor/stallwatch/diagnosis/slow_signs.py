@@ -19,6 +19,7 @@ _FAULTS = 20.0  # a second: reads from disk where memory was expected, some mill
 _READS = 5e6  # bytes a second from storage
 _TIMES = 3.0  # what its peers do
 _FEW_CPUS = 4
+_THROTTLED = 0.1  # of the periods of a quota, more than its peers'
 _STANDS = 0.97  # of the time: who is held for so long does not go on
 
 
@@ -145,6 +146,9 @@ def _contention(who: SlowRanks) -> SlowSign | None:
     if shares is None or shares[0] - shares[1] < max(_CONTENDED, OF_COST * who.cost_share):
         return None
     fact = f"{who.its} main thread had no CPU to run on {shares[0]:.0%} of the time, {who.its} peers {shares[1]:.0%}"
+    throttled = who.both(lambda usage: usage.throttled_share or 0.0)
+    if throttled is not None and throttled[0] - throttled[1] >= _THROTTLED:
+        return _by_quota(who, fact, throttled[0])
     usages = [rank.usages[-1] for rank in who.mine if rank.usages]
     cpus = min((usage.cpus for usage in usages if usage.cpus), key=len, default=())
     beside = _named_beside(who, usages)
@@ -159,6 +163,16 @@ def _contention(who: SlowRanks) -> SlowSign | None:
         f"{f' ({beside})' if beside else ''}."
     )
     return SlowSign(Fact(fact, "scheduler, /proc"), (step,), explains=True)
+
+
+def _by_quota(who: SlowRanks, fact: str, share: float) -> SlowSign:
+    fact += f": {who.its} control group had used up its quota of the CPU in {share:.0%} of its periods"
+    step = of_the_living(
+        f"Raise the CPU limit of {who.its} container or job, or take it away (Kubernetes: `resources.limits.cpu`; "
+        f"cgroup: `cpu.max`): on {who.host} `cat /proc/{who.pid or '<pid>'}/cgroup` names the group, its `cpu.stat` "
+        "counts `nr_throttled`. Too many threads use it up as well: OMP_NUM_THREADS, num_workers."
+    )
+    return SlowSign(Fact(fact, "scheduler, cpu.stat"), (step,), explains=True)
 
 
 def _named_beside(who: SlowRanks, usages: Sequence[Usage]) -> str:

@@ -143,6 +143,8 @@ class Usage(msgspec.Struct, frozen=True):
     beside: tuple[Neighbour, ...] = ()  # the busiest first
     stopped_share: float | None = None  # it stood stopped by a signal, without a tracer
     frozen_share: float | None = None  # its control group stood frozen
+    # Of the periods of its control group's quota of the CPU, those in which that was used up; None: it has none.
+    throttled_share: float | None = None
 
 
 class ThreadState(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""A process' memory cgroup, of either version: where it is, what it uses, and how often the kernel killed in it."""
+"""A process' cgroups, of either version: where that of its memory is, what it uses, and how often the kernel killed in
+it; and how often their quotas of the CPU were used up."""
 
 import os
 import re
@@ -64,6 +65,33 @@ def usage_and_limit(group: MemoryGroup) -> tuple[int, int | None] | None:
     except (OSError, ValueError):
         return None
     return None if used is None else (used, None if limit is None or limit >= _NO_LIMIT else limit)
+
+
+def periods(membership: str, mount: str = "/sys/fs/cgroup") -> dict[str, tuple[int, int]]:
+    """Given the text of /proc/<pid>/cgroup, return by directory (periods of its quota of the CPU so far, those in which
+    that was used up): of its own cgroup and of those above it, which may have one too; empty where none can be seen."""
+    found = {}
+    for line in membership.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        top = f"{mount}/{controllers}" if controllers else mount
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):
+            directory = "/".join((top, *parts[:depth]))
+            if (counts := _periods(f"{directory}/cpu.stat")) is not None:
+                found[directory] = counts
+    return found
+
+
+def _periods(path: str) -> tuple[int, int] | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            values = dict(line.split(maxsplit=1) for line in file if " " in line)
+        return int(values["nr_periods"]), int(values["nr_throttled"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _read(path: str) -> int | None:

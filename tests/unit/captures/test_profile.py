@@ -115,6 +115,22 @@ def test_who_is_held_again_and_again_is_seen_so_at_some_moments(
     assert (unseen.stopped_share, unseen.frozen_share) == (None, None)
 
 
+def test_a_quota_that_is_used_up_is_seen_at_its_own_group_or_above(proc: Path) -> None:
+    _counters(proc, ticks=1, waited_ns=0, faults=0, read=0)
+    (proc / "50/cgroup").write_text("0::/kubepods/pod1/train\n")
+    groups = proc / "cgroups"
+    (groups / "kubepods/pod1/train").mkdir(parents=True)
+    own, pod = groups / "kubepods/pod1/train/cpu.stat", groups / "kubepods/pod1/cpu.stat"
+    own.write_text("usage_usec 9\nnr_periods 0\nnr_throttled 0\n")
+    pod.write_text("usage_usec 9\nnr_periods 100\nnr_throttled 40\n")
+    usage = UsageCapture(50, 1000, {}, str(proc), str(groups))
+    assert usage.taken(1, [], {}).throttled_share is None, "no period has ended"
+    pod.write_text("usage_usec 9\nnr_periods 120\nnr_throttled 55\n")
+    assert usage.taken(1, [], {}).throttled_share == 0.75
+    (proc / "50/cgroup").unlink()
+    assert usage.taken(1, [], {}).throttled_share is None
+
+
 def test_usage_is_what_changed_meanwhile(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((100.0, 105.0))
     monkeypatch.setattr("stallwatch.captures.profile.time.monotonic", lambda: next(clock))

@@ -261,6 +261,16 @@ def test_who_is_held_again_and_again_for_most_of_what_it_costs_is_slow_for_that(
     assert "held by" not in verdict(longer, held, usage_of_peers=held).summary, "all are"
 
 
+@pytest.mark.parametrize(("of_peers", "why"), [(0.0, True), (0.55, False)])
+def test_who_has_used_up_a_quota_of_the_cpu_is_not_told_of_other_programs(of_peers: float, why: bool) -> None:
+    """A container's limit: nobody else runs on its CPUs."""
+    held = msgspec.structs.replace(QUIET, runnable_share=0.4, throttled_share=0.6)
+    told = verdict(OWN, held, usage_of_peers=msgspec.structs.replace(QUIET, throttled_share=of_peers))
+    assert ("its control group had used up its quota of the CPU in 60% of its periods" in told.summary) == why
+    assert ("resources.limits.cpu" in told.next_steps[0]) == why
+    assert ("taskset" in told.next_steps[0]) != why
+
+
 @pytest.mark.parametrize(("mhz", "why"), [(1100, True), (1960, False)])
 def test_a_gpu_whose_clock_is_lower_is_why(mhz: int, why: bool) -> None:
     told = verdict([load_batch(6), seen(92, line(90)), backward(2)], gpu2={"sm_clock_mhz": mhz})
