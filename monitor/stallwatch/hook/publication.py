@@ -136,6 +136,11 @@ class Publication:
         self._retry_ns = 0
         self._lock = native.allocate_lock()
 
+    @property
+    def steps(self) -> int:
+        """How many were counted so far."""
+        return self._read_steps()[0]
+
     def beat(self, at_ns: int) -> None:
         """Count one step of training; `at_ns` is its CLOCK_MONOTONIC time."""
         self._pulse_count += 1
@@ -146,7 +151,7 @@ class Publication:
         time, nor while a dump of ours holds the GIL."""
         if not groups or self.dump_started_ns or self._phases.current()[0]:
             return
-        steps, _ = self._read_steps()
+        steps = self.steps
         counts = [0, 0] * len(layout.RECORDERS)
         for recorder, _, enqueued, completed in groups:
             place = 2 * layout.RECORDERS.index(recorder)
@@ -157,7 +162,7 @@ class Publication:
 
     def look_at_training(self) -> None:
         """Count whether the training thread has moved since the last look."""
-        self.training.look(self._read_steps()[0])
+        self.training.look(self.steps)
 
     def publish(self) -> None:
         """Write the record, in a new file where there is none or ours is gone. Never raises OSError: disks and

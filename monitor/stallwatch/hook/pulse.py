@@ -20,6 +20,11 @@ from stallwatch.hook.requests import DumpRequest, Requests
 LOOKS_PER_PULSE = 4
 SPREAD_NS = layout.PUBLISH_NS  # all of it: a step as long as the distance of looks is seen at each of its moments
 FORK_SECONDS = 0.2  # how long a fork may wait for our thread; it takes some 0.1 ms unless a disk is dead
+# Who has answered is asked again within so much, as a rule, and where it stands its answer is what a verdict waits for:
+# then it looks for requests all the time (70 µs each), not at the node's moments alone, which are up to half a second
+# apart.
+ASKED_AGAIN_NS = 6_000_000_000
+REQUEST_SECONDS = 0.025
 EXIT_SECONDS = 2.0  # how long the end of the process may wait for our threads: a dump in progress, a dead disk
 
 
@@ -62,6 +67,8 @@ class Pulse:
         self._handover = native.allocate_lock()
         self._thread: Optional[native.Thread] = None  # None: at rest
         self._dump_thread: Optional[native.Thread] = None
+        self._answered_ns = -ASKED_AGAIN_NS
+        self._steps_before = -1  # at the look before this one
 
     def start(self) -> None:
         """Publish for the first time and start the thread. Raise RuntimeError when no thread can be had."""
@@ -121,7 +128,7 @@ class Pulse:
     def _beat_until_told(self) -> None:
         while True:
             # By the clock, so that a job which forks all the time is published none the less.
-            self._stopping.wait(max(0, self._instant_ns - monotonic_ns()) / 1e9)
+            self._rest()
             with self._handover:
                 if self._stopping.is_set() or not self.publication.is_kept:
                     self._thread = None
@@ -131,6 +138,28 @@ class Pulse:
             if self._guard.is_off("pulse"):
                 # A record that nobody renews would look like a process that holds its GIL.
                 self._guard.run("withdrawal", self.publication.withdraw)
+
+    def _rest(self) -> None:
+        """Until the next of the node's moments, or the end."""
+        while True:
+            left_seconds = max(0, self._instant_ns - monotonic_ns()) / 1e9
+            if left_seconds <= REQUEST_SECONDS or not (self._was_asked and self._stands):
+                self._stopping.wait(left_seconds)
+                return
+            self._stopping.wait(REQUEST_SECONDS)
+            if self._stopping.is_set():
+                return
+            self._guard.run("dump request", self._take_request)
+
+    @property
+    def _was_asked(self) -> bool:
+        """Lately."""
+        return monotonic_ns() - self._answered_ns < ASKED_AGAIN_NS
+
+    @property
+    def _stands(self) -> bool:
+        """Whether no step was counted since the look before this one; also where nobody counts them."""
+        return self.publication.steps == self._steps_before
 
     def _tick(self, number: int) -> None:
         publication = self.publication
@@ -153,12 +182,20 @@ class Pulse:
                 self._is_tidy = True
                 self._guard.run("stale files", self._remove_stale_files)
         publication.publish()
-        if publication.file is not None and publication.dump_started_ns == 0:
-            request = self._guard.run("dump request", self._requests.poll, publication.file)
-            if request is not None:
-                publication.dump_started_ns = monotonic_ns()
-                self._dump_thread = native.Thread(self._answer, publication.file, request)
-                self._dump_thread.start()
+        # Of who steps it is asked with each pulse: a cold system call is a tenth of what a look takes.
+        if is_pulse or self._stands or self._was_asked:
+            self._guard.run("dump request", self._take_request)
+        self._steps_before = publication.steps
+
+    def _take_request(self) -> None:
+        publication = self.publication
+        if publication.file is None or publication.dump_started_ns:
+            return
+        request = self._requests.poll(publication.file)
+        if request is not None:
+            publication.dump_started_ns = monotonic_ns()
+            self._dump_thread = native.Thread(self._answer, publication.file, request)
+            self._dump_thread.start()
 
     def _answer(self, file: RankFile, request: DumpRequest) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -175,6 +212,7 @@ class Pulse:
             self._guard.note(f"dump: {type(error).__name__}: {error}")
         publication.refused_errno = refused_errno
         publication.answered_request = request.request_id
+        self._answered_ns = monotonic_ns()
         publication.dump_started_ns = 0
         publication.publish()
 

@@ -77,3 +77,54 @@ def test_which_recorders_there_are_is_asked_with_each_pulse_and_until_there_are_
     # Numbers that four divides are pulses.
     assert asked == [*range(40, 47), 48, 52, *range(56, 60)]
     assert groups == [0] * 8 + [1] * 8 + [0] * 4
+
+
+@pytest.fixture
+def pulse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pulse:
+    """Of a process whose steps the test counts, with a record."""
+    monkeypatch.setenv("STALLWATCH_DIR", str(tmp_path))
+    _, read_steps, stepper = step_counter()
+    world = World(3, 1, 4, 0, "job", "epoch", is_ranked=True)
+    publication = Publication(
+        ProcessIdentity(7, 8, 9, "n1"), world, False, read_steps, Phases(1), Guard(), TrainingThread(stepper)
+    )
+    publication.publish()
+    return Pulse(publication, Guard())
+
+
+def test_who_steps_is_asked_for_a_request_with_each_pulse_and_who_stands_at_each_look(
+    pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, number = [0], 0
+    monkeypatch.setattr(pulse.publication, "_read_steps", lambda since=0: (steps[0], ()))
+    asked: list[int] = []
+    monkeypatch.setattr(pulse._requests, "poll", lambda file: asked.append(number))
+    for number in range(40, 52):
+        steps[0] += number < 46
+        pulse._tick(number)
+    assert asked == [40, 44, *range(46, 52)]
+
+
+@pytest.mark.parametrize(("answered_before_ns", "stands", "waits"), [
+    (SECOND, True, 9), (SECOND, False, 1), (10 * SECOND, True, 1),
+])  # fmt: skip
+def test_who_has_answered_and_stands_looks_for_requests_between_the_moments(
+    pulse: Pulse, monkeypatch: pytest.MonkeyPatch, answered_before_ns: int, stands: bool, waits: int
+) -> None:
+    now_ns, waited, asked = 100 * SECOND, list[float](), list[int]()
+
+    def wait(seconds: float) -> bool:
+        nonlocal now_ns
+        waited.append(seconds)
+        now_ns += round(seconds * SECOND)
+        return False
+
+    monkeypatch.setattr("stallwatch.hook.pulse.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(pulse._stopping, "wait", wait)
+    monkeypatch.setattr(pulse._requests, "poll", lambda file: asked.append(now_ns))
+    pulse._answered_ns, pulse._steps_before = now_ns - answered_before_ns, 0 if stands else 5
+    pulse._instant_ns = now_ns + 9 * SECOND // 40
+    pulse._rest()
+    assert now_ns == pulse._instant_ns
+    assert len(waited) == waits
+    assert len(asked) == waits - 1
