@@ -6,7 +6,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -75,6 +75,23 @@ class BeforeByRank(msgspec.Struct, frozen=True):
     """By rank; the daemon's word, which can spoil its own figures and nothing else."""
 
     before: dict[int, Before] = {}
+
+
+class Told:
+    """The same, asked for when it is needed: whoever writes down has to start first, and a look waits for nobody."""
+
+    def __init__(self, receive: Callable[[], BeforeByRank] = BeforeByRank) -> None:
+        """`receive` waits for it, and is called once."""
+        self._receive = receive
+        self._lock = threading.Lock()
+        self._told: BeforeByRank | None = None
+
+    def of(self, rank: int) -> Before | None:
+        """What the look before this one knew of a rank; None: nothing."""
+        with self._lock:
+            if self._told is None:
+                self._told = self._receive()
+        return self._told.before.get(rank)
 
 
 _TOLD = msgspec.msgpack.Decoder(BeforeByRank)

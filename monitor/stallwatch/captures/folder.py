@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stallwatch.bundle.writer import as_json
-from stallwatch.captures.channel import AttemptNote, Before, Removal, Sending
+from stallwatch.captures.channel import AttemptNote, Removal, Sending
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.outside_text import text_of
 from stallwatch.formats.tolerant import NOT_JSON
@@ -30,10 +30,8 @@ class Folder:
     """Of a rank or of the node, as a capture sees it: it sends what belongs there; where that lies is not its own to
     know. Written by several threads."""
 
-    def __init__(self, sending: Sending, place: int, look: int, before: Before | None = None) -> None:
-        """`before`: what the look before this one knew of the rank's process."""
+    def __init__(self, sending: Sending, place: int, look: int) -> None:
         self.look = look
-        self.before = before
         self._sending = sending
         self._place = place
 

@@ -55,7 +55,6 @@ def look_at(
     start_ticks: int,
     look: int,
     proc: str = "/proc",
-    own: OwnBytes = NOTHING_YET,
     pause: Callable[[float], None] = time.sleep,
 ) -> ProcessLook:
     """Look once whoever holds it for a moment has let go; `pause` waits for so many seconds. Raise ProcessLookupError
@@ -85,10 +84,8 @@ def look_at(
             threads=threads,
             children=tuple(_descendants(pid, proc)),
             tracer_pid=directory.status().tracer_pid,
-            read_bytes=None if counts[0] is None else counts[0] - own.read,
-            write_bytes=None if counts[1] is None else counts[1] - own.written,
-            own_read_bytes=own.read,
-            own_write_bytes=own.written,
+            read_bytes=counts[0],
+            write_bytes=counts[1],
             at_ns=time.monotonic_ns(),
             lock_holder_pid=holder_of(pid, proc) if any(_AT_LOCK in (one.wchan or "") for one in threads) else None,
         )
@@ -99,6 +96,17 @@ def own_bytes_since(before: OwnBytes, at_ns: int | None, has_hook: bool, now_ns:
     since."""
     seconds = max(0, now_ns - at_ns) / 1e9 if at_ns is not None and has_hook else 0.0
     return OwnBytes(before.read, before.written + int(seconds * _HOOK_BYTES_PER_SECOND))
+
+
+def without(look: ProcessLook, own: OwnBytes) -> ProcessLook:
+    """Given a look, and what was ours of all that its process had read and written by then, return it with the rest."""
+    return replace(
+        look,
+        read_bytes=None if look.read_bytes is None else look.read_bytes - own.read,
+        write_bytes=None if look.write_bytes is None else look.write_bytes - own.written,
+        own_read_bytes=own.read,
+        own_write_bytes=own.written,
+    )
 
 
 def with_answers(look: ProcessLook, pid: int, proc: str = "/proc") -> ProcessLook:

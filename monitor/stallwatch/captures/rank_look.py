@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stallwatch.captures import process, torch_dumps
-from stallwatch.captures.channel import BeforeByRank, Sending
+from stallwatch.captures.channel import Sending, Told
 from stallwatch.captures.flight_recorder import RecorderRequest
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
@@ -39,7 +39,7 @@ class LookContext(NamedTuple):
     order: CaptureOrder
     sending: Sending
     held: Held
-    told: BeforeByRank = BeforeByRank()
+    told: Told = Told()
 
 
 class RankCapture:
@@ -50,7 +50,8 @@ class RankCapture:
         self.sample = sample
         order = place.order
         self.look = order.look
-        self.folder = Folder(place.sending, sample.rank, order.look, place.told.before.get(sample.rank))
+        self.folder = Folder(place.sending, sample.rank, order.look)
+        self._told = place.told
         self._section = order.capture
         self._kind = KINDS[order.kind]
         self.stacks = StackCapture(sample, self.folder, order.capture, place.held)
@@ -73,7 +74,7 @@ class RankCapture:
             return
         if not self.gone:
             try:
-                state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look, own=self._own_bytes())
+                state = process.look_at(self.sample.pid, self.sample.start_ticks, self.look)
                 self.gone = state.state in ENDED
                 self._children = process.of_same_user(self.sample.pid, state.children)
                 self.hidden = False
@@ -92,9 +93,13 @@ class RankCapture:
         self.folder.note("process", asked_ns, True, "it has ended" if self.gone else "")
 
     def look_around(self) -> None:
-        """What limits it; apart, for a foreign /dev/shm may be of a file system that does not answer."""
+        """What limits it, and what of its bytes is ours; apart, for who tells that may take long to start, and a
+        foreign /dev/shm may be of a file system that does not answer."""
         if self.gone or self._process is None:
             return
+        own = self._own_bytes(self._process.at_ns)
+        if own != process.NOTHING_YET:
+            self._keep_process(lambda look: process.without(look, own))
         with contextlib.suppress(ProcessLookupError):
             around = look_around(self.sample.pid)
             self._keep_process(lambda look: replace(look, **around))
@@ -106,12 +111,12 @@ class RankCapture:
                 self._process = more(self._process)
                 self.folder.write_json("process.json", self._process)
 
-    def _own_bytes(self) -> process.OwnBytes:
-        before = self.folder.before
+    def _own_bytes(self, now_ns: int | None) -> process.OwnBytes:
+        before = self._told.of(self.sample.rank)
         if before is None or before.pid != self.sample.pid:
             return process.NOTHING_YET
         return process.own_bytes_since(
-            before.own, before.at_ns, isinstance(self.sample.heartbeat, Known), time.monotonic_ns()
+            before.own, before.at_ns, isinstance(self.sample.heartbeat, Known), now_ns or time.monotonic_ns()
         )
 
     def count_answers(self) -> None:

@@ -4,13 +4,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallwatch.captures.channel import Before, BeforeByRank, Told
 from stallwatch.captures.child import LookCapture
 from stallwatch.captures.held import Held
+from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.rank_look import LookContext, RankCapture
 from stallwatch.captures.spec import CaptureOrder, CaptureState
 from stallwatch.config_sections import CaptureSection
+from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
+from stallwatch.node.procfs import ProcessDirectory
 from tests.builders.node import process
 from tests.unit.captures.kept import kept
 from tests.unit.outputs.reports import sample
@@ -96,3 +100,28 @@ def test_call_sites_are_asked_of_a_job_that_is_known_to_stand(
         whole.ranks[0].recorder.missing = ""
         whole.take()
     assert (("stacks",) in rungs) is asked
+
+
+def test_what_was_ours_before_is_asked_for_once_and_after_the_process_was_looked_at(tmp_path: Path) -> None:
+    """Who tells it starts with the look: on a busy machine that took a quarter of a second, of each verdict."""
+    asked: list[bool] = []
+    rank = msgspec.structs.replace(sample(0), pid=os.getpid(), start_ticks=started(), process=Known(process(0), 0))
+
+    def told() -> BeforeByRank:
+        asked.append((tmp_path / "ranks/0/process.json").exists())
+        return BeforeByRank({0: Before(os.getpid(), OwnBytes(3, 4), None)})
+
+    with kept(tmp_path, 0) as sending, open(os.devnull, "wb") as nothing:
+        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno()), Told(told)))
+        look.look_at_process()
+        assert asked == []
+        look.look_around()
+        look.look_around()
+    assert len(asked) == 1
+    found = msgspec.json.decode((tmp_path / "ranks/0/process.json").read_bytes(), type=ProcessLook)
+    assert (found.own_read_bytes, found.own_write_bytes) == (3, 4)
+
+
+def started() -> int:
+    with ProcessDirectory(os.getpid()) as directory:
+        return directory.stat().start_ticks

@@ -12,6 +12,7 @@ from stallwatch.captures.process import (
     wakes_of,
     with_answers,
     with_own_wakes,
+    without,
 )
 from stallwatch.hook.layout import PUBLISH_NS, RECORD_BYTES
 from stallwatch.model.evidence import ChildProcess, ProcessLook
@@ -106,13 +107,13 @@ def test_what_a_rank_reads_and_writes_to_answer_us_is_no_work_of_its_own(tmp_pat
     moved(tmp_path, 31_000, 2_500)  # it dumped its recorder for us
     first = with_answers(first, 50, str(tmp_path))
     moved(tmp_path, 31_007, 2_509)
-    second = look_at(50, 1000, 2, str(tmp_path), until_now(first))
+    second = without(look_at(50, 1000, 2, str(tmp_path)), until_now(first))
     assert (first.read_bytes, first.write_bytes) == (1_000, 2_000)
     assert (second.read_bytes, second.write_bytes) == (1_007, 2_009)
     moved(tmp_path, 61_007, 2_510)
     second = with_answers(second, 50, str(tmp_path))
     moved(tmp_path, 61_009, 2_513)
-    third = look_at(50, 1000, 3, str(tmp_path), until_now(second))
+    third = without(look_at(50, 1000, 3, str(tmp_path)), until_now(second))
     assert (third.read_bytes, third.write_bytes) == (1_009, 2_012)
 
 
@@ -147,3 +148,9 @@ def test_children_that_run_as_somebody_else_are_not_looked_into(tmp_path: Path) 
     children = tuple(ChildProcess(pid, "S") for pid in (101, 102, 103, 104))
     assert [child.pid for child in of_same_user(100, children, str(proc))] == [101]
     assert of_same_user(99, children, str(proc)) == ()
+
+
+def test_what_was_ours_is_taken_off_later() -> None:
+    look = ProcessLook(source="/proc/7", look=2, pid=7, state="S", cpu_ticks=1, read_bytes=100, write_bytes=None)
+    less = without(look, OwnBytes(30, 4))
+    assert (less.read_bytes, less.write_bytes, less.own_read_bytes, less.own_write_bytes) == (70, None, 30, 4)
