@@ -48,15 +48,19 @@ class ParsedParts(msgspec.Struct):
     spent: bool = False  # the child ran out of memory and ends: start another
 
 
-def main(address_space_bytes: int) -> int:
-    """Say that we have started (READY), then answer jobs until the other end closes."""
+def main(address_space_bytes: int, *, ahead: bool = False) -> int:
+    """Say that we have started (READY), then answer jobs until the other end closes. `ahead`: nobody waits yet, and
+    what parses any kind of file is imported first."""
     connection = socket.socket(fileno=0)
     resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes, address_space_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     # Parsed data holds no cycles, and the collector would walk it again and again.
     gc.disable()
-    from stallwatch.bundle.parsing import answer  # while the parent still looks for files
+    from stallwatch.bundle.parsing import answer, import_parsers  # while the parent still looks for files
+
+    if ahead:
+        import_parsers()
 
     connection.sendall(pack(READY))
     while (received := _receive(connection)) is not None:

@@ -15,6 +15,12 @@ from stallwatch.formats.unreadable import Unreadable
 _NO_MEMORY: Final = "reading it takes more memory than it may"
 
 
+def import_parsers() -> None:
+    """Every one that a look's bundle needs."""
+    from stallwatch.bundle import guessing, unpacked  # noqa: F401
+    from stallwatch.formats import hook_report, kernel_log, process, py_spy_profile  # noqa: F401
+
+
 def answer(job: ParseTask, files: Sequence[int]) -> ParsedParts:
     """Parse every part. A file that cannot be read is a problem of its own."""
     try:

@@ -29,7 +29,8 @@ _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRES
 # Neither the environment nor the working directory takes part in the child's imports (-I), and -S saves the time of
 # looking for site-packages again: it gets our path.
 _START: Final = (
-    "import sys; sys.path[:] = sys.argv[2:]; from stallwatch.bundle.child import main; sys.exit(main(int(sys.argv[1])))"
+    "import sys; sys.path[:] = sys.argv[3:]; from stallwatch.bundle.child import main; "
+    "sys.exit(main(int(sys.argv[1]), ahead=sys.argv[2] == 'ahead'))"
 )
 
 
@@ -78,6 +79,34 @@ class Task(msgspec.Struct):
     def size_bytes(self) -> int:
         """Size of all its files together."""
         return sum(file.size_bytes for file in self.files)
+
+
+_ahead: Final[list[tuple[Limits, Worker]]] = []
+
+
+def start_ahead(limits: Limits = DEFAULT_LIMITS) -> None:
+    """Start a child before there is anything to parse, for the next `parse_all` with these limits: it imports
+    meanwhile. Raise OSError."""
+    worker = _worker(limits, "ahead")
+    worker.start()
+    _ahead.append((limits, worker))
+
+
+def _started_ahead(limits: Limits) -> Worker | None:
+    """One that lives, which is the caller's from now on."""
+    for one in [one for one in _ahead if one[0] == limits]:
+        _ahead.remove(one)
+        if one[1].is_alive:
+            return one[1]
+        one[1].end(0.0)
+    return None
+
+
+def _worker(limits: Limits, when: str = "now") -> Worker:
+    arguments = [str(limits.address_space_bytes), when, *filter(None, sys.path)]
+    command = [sys.executable, "-I", "-S", "-c", _START, *arguments]
+    start = start_own(command, leads_session=False, quiet=True, variables=_ALLOCATOR)
+    return Worker(start, limit_bytes=_MAXIMUM_ANSWER_BYTES)
 
 
 def parse_all(
@@ -154,11 +183,12 @@ class _Reader:
         self._limits = limits
         self._waiting = waiting
         self._selector = selector
-        arguments = [str(limits.address_space_bytes), *filter(None, sys.path)]
-        command = [sys.executable, "-I", "-S", "-c", _START, *arguments]
-        start = start_own(command, leads_session=False, quiet=True, variables=_ALLOCATOR)
-        self._worker = Worker(start, limit_bytes=_MAXIMUM_ANSWER_BYTES)
-        self._start()
+        started = _started_ahead(limits)
+        self._worker = started or _worker(limits)
+        if started is None:
+            self._start()
+        else:
+            self._register()
 
     def take_next(self) -> None:
         """When idle, give the child the next files that can be opened."""
@@ -209,6 +239,9 @@ class _Reader:
     def _start(self) -> None:
         self._is_ready = False
         self._worker.start()
+        self._register()
+
+    def _register(self) -> None:
         assert self._worker.descriptor is not None
         self._selector.register(self._worker.descriptor, selectors.EVENT_READ, self)
 

@@ -42,12 +42,19 @@ class JudgeRun:
         self._clock = clock
         self._seconds = limits.seconds
         self._deadline_ns: int | None = None
+        self._is_expecting = False
         self._run = RunOnce(command, None, memory_bytes=limits.memory_bytes, limit_bytes=_MAXIMUM_OUTPUT_BYTES)
 
     @property
     def alive(self) -> bool:
         """Whether the child still runs: a warm one may have been killed meanwhile."""
         return self._run.alive
+
+    def expect(self) -> None:
+        """There will be a bundle soon: have started what it needs."""
+        if not self._is_expecting:
+            self._is_expecting = True
+            self._run.give(b"\n", whole=False)
 
     def begin(self, bundle: Path) -> None:
         """Have this bundle judged; the deadline counts from here."""

@@ -83,6 +83,8 @@ class ChildStarter:
         self._looked_ns = self._clock.monotonic_ns()
         with contextlib.suppress(OSError):  # who judges tries again, and says so
             self.be_ready()
+        for judge in self._warm:
+            judge.expect()
 
     def sample(self, targets: Sequence[RankSample], at_ns: int, before: SampleMemory) -> Capturing:
         """Have ranks of a job that moves dump at `at_ns` (CLOCK_MONOTONIC), and compare them. Raise OSError."""

@@ -96,12 +96,14 @@ class RunOnce:
         """Whether it runs."""
         return self._child.poll() is None
 
-    def give(self, request: bytes) -> None:
-        """Give a child its request that was started without one."""
+    def give(self, request: bytes, *, whole: bool = True) -> None:
+        """Give a child its request that was started without one; not `whole`: the rest is given later."""
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # ended already: its exit code will tell
             self._child.stdin.write(request)
-            self._child.stdin.close()
+            self._child.stdin.flush()
+            if whole:
+                self._child.stdin.close()
 
     def poll(self) -> Ended | None:
         """Return what came of it, None while it runs. Never waits."""

@@ -44,6 +44,11 @@ class Worker:
         return None if self._child is None else self._child.pid
 
     @property
+    def is_alive(self) -> bool:
+        """Whether its child is there and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
     def descriptor(self) -> int | None:
         """What to poll for reading."""
         return None if self._channel is None else self._channel.fileno()

@@ -115,3 +115,14 @@ def is_alive(pid: int) -> bool:
 def test_a_full_or_dead_temporary_directory_costs_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     assert outcome(f"print('''{REPORT}''')").report is not None
+
+
+def test_it_is_told_once_that_a_bundle_will_come() -> None:
+    run = JudgeRun(DiagnosisSection(), SystemClock(), [sys.executable, "-c", "import sys; sys.exit(sys.stdin.read())"])
+    run.expect()
+    run.expect()
+    run.begin(Path("bundle"))
+    run.wait(30)
+    state = run.poll()
+    assert state is not None
+    assert repr(state.problem).endswith("bundle'")

@@ -21,6 +21,10 @@ class FakeJudge:
         self.alive = True
         self.bundle: Path | None = None
         self.cancelled = False
+        self.expecting = False
+
+    def expect(self) -> None:
+        self.expecting = True
 
     def begin(self, bundle: Path) -> None:
         self.bundle = bundle
@@ -126,3 +130,11 @@ def test_one_that_has_died_waits_for_nobody(node: Node) -> None:
     node.ticks(1)
     node.started[0].alive = False
     assert node.judge("alice") is not node.started[0]
+
+
+def test_who_waits_hears_that_something_is_looked_at(node: Node) -> None:
+    node.ticks(1)
+    (one,) = node.started
+    assert not one.expecting, "what it would start is memory"
+    node.starter.expect()
+    assert one.expecting
