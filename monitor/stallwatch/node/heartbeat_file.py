@@ -2,13 +2,13 @@
 
 import contextlib
 import fcntl
-import itertools
 import os
 import stat
 import struct
 import time
 from binascii import crc32
 from functools import lru_cache
+from operator import sub
 from pathlib import Path
 
 from stallwatch.encoding import json_of
@@ -207,7 +207,7 @@ def _values(data: bytes, version: int, path: str, uid: int) -> Heartbeat:
         notify=word["notify"] != 0,
         step=step if step >= 0 else None,
         last_step_ns=times[-1] if times else None,
-        step_durations_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+        step_durations_ns=tuple(map(sub, times[1:], times)),
         phase=text["phase"],
         phase_since_ns=word["phase_since_ns"],
         pulse_count=word["pulse_count"],

@@ -8,6 +8,7 @@ from stallwatch.formats.outside_text import name_of
 
 # Enough for every file that is read whole here; a process' status with 4,096 groups is the longest.
 _LIMIT_BYTES = 1 << 16
+_AGAIN_BYTES = 4096
 ENVIRONMENT_LIMIT_BYTES = 1 << 20  # more of a process' environment is not read
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -77,6 +78,12 @@ def parse_status(data: bytes) -> Status:
         namespace_pids=_numbers(_field(data, b"\nNSpid:") or b""),
         wakes=None if wakes is None else int(wakes),
     )
+
+
+def parse_pauses(data: bytes) -> tuple[int, int | None]:
+    """Given the same file, return what changes from tick to tick: the tracer's pid, and `Status.wakes`."""
+    wakes = _field(data, b"\nvoluntary_ctxt_switches:")
+    return int(_field(data, b"\nTracerPid:") or b"0"), None if wakes is None else int(wakes)
 
 
 def _field(data: bytes, start: bytes) -> bytes | None:
@@ -172,7 +179,7 @@ class ProcessDirectory:
             os.close(descriptor)
         return b"".join(parts)
 
-    def read_again(self, name: str, limit_bytes: int = 4096) -> bytes:
+    def read_again(self, name: str, limit_bytes: int = _AGAIN_BYTES) -> bytes:
         """As `read`, for a file that is read every tick."""
         descriptor = self._kept.get(name)
         if descriptor is None:
@@ -212,6 +219,15 @@ class ProcessDirectory:
     def status(self) -> Status:
         """/proc/PID/status, read now."""
         return parse_status(self.read_again("status", _LIMIT_BYTES))
+
+    def pauses(self) -> tuple[int, int | None]:
+        """What `parse_pauses` gives, read now."""
+        return parse_pauses(self.read_again("status", _LIMIT_BYTES))
+
+    def children_of_main_thread(self) -> tuple[int, ...] | None:
+        """As `children_of` without its threads; None where that needs more than one read. Raise as `read` does."""
+        data = self.read_again(f"task/{self.pid}/children")
+        return tuple(map(int, data.split())) if len(data) < _AGAIN_BYTES else None
 
     def close(self) -> None:
         """Close the directory and what was kept open below it; then every read raises OSError."""
@@ -281,11 +297,12 @@ MOST_DESCENDANTS = 128
 
 
 def descendants(
-    pid: int, proc: str = "/proc", more: Iterable[int] = (), *, threads: bool = True
+    pid: int, proc: str = "/proc", more: Iterable[int] = (), *, threads: bool = True, own: Iterable[int] | None = None
 ) -> Iterator[tuple[int, Stat]]:
     """Processes that a process has started, and those that these have, nearest first; `more` of its own may be known,
-    `threads` is as in `children_of`. Whose pid was used again, or who was given to another parent, is none."""
-    waiting = list(dict.fromkeys((*children_of(pid, proc, threads), *more)))
+    `threads` is as in `children_of`, and `own` what that says of it. Whose pid was used again, or who was given to
+    another parent, is none."""
+    waiting = list(dict.fromkeys((*(children_of(pid, proc, threads) if own is None else own), *more)))
     seen = {pid}
     while waiting:
         child = waiting.pop(0)

@@ -52,6 +52,7 @@ class HeartbeatScan:
         """`user`: whose records alone count; None: everybody's."""
         self._directories = tuple(Path(directory) for directory in directories)
         self._names = {directory: RecordNames(str(directory), user) for directory in self._directories}
+        self._names_of = {str(directory): names for directory, names in self._names.items()}
         # Paths of records that speak for ranks which are followed, as the reader of ranks knows them: these are read at
         # every look, whatever else their user leaves there, and only their facts are read.
         self.speaking: frozenset[str] = frozenset()
@@ -140,12 +141,12 @@ class HeartbeatScan:
 
     def _find(self, path: str) -> Record | None:
         directory, name = os.path.split(path)
-        names = self._names.get(Path(directory))
+        names = self._names_of.get(directory)
         return None if names is None else names.find(name)
 
     def _facts_of(self, heartbeat: Heartbeat) -> tuple[str, ...]:
         directory, name = os.path.split(heartbeat.path)
-        return self._names[Path(directory)].facts_of(name, heartbeat.uid)
+        return self._names_of[directory].facts_of(name, heartbeat.uid)
 
     def _prepare(self) -> str:
         """Create what hooks need in the first directory that we may create, and our folder in every one that is there.

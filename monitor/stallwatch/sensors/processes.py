@@ -53,15 +53,15 @@ class ProcessWatch:
         """Raise ProcessLookupError when it is gone. What is not ours to read is None. `training_tid`: the thread that
         trains; None: the main thread. `with_threads`: what its busiest threads do is read as well."""
         stat = self.directory.stat()
-        status = self.directory.status()
+        tracer_pid, wakes = self.directory.pauses()
         main = self._thread(training_tid)
         read_bytes, write_bytes = self._io()
         return ProcessSample(
             pid=self.pid,
             state=stat.state,
-            tracer_pid=0 if self._looks_for_us(status.tracer_pid) else status.tracer_pid,
+            tracer_pid=0 if self._looks_for_us(tracer_pid) else tracer_pid,
             command=self.command,
-            wchan=self._wchan(),
+            wchan=None if stat.state == "R" else self._wchan(),  # who runs waits nowhere
             main_thread_state=main.state,
             main_thread_cpu_ticks=main.cpu_ticks,
             cpu_ticks=stat.cpu_ticks,
@@ -71,7 +71,7 @@ class ProcessWatch:
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
             children=tuple(self._children(min(most_children, MOST_DESCENDANTS))),
             open_files=self._files(),
-            main_thread_wakes=status.wakes if training_tid in (None, self.pid) else None,
+            main_thread_wakes=wakes if training_tid in (None, self.pid) else None,
             main_thread_moved_bytes=self._main_thread_moved_bytes() if training_tid is None else None,
             busiest_threads=self._threads.read() if with_threads else (),
         )
@@ -162,7 +162,11 @@ class ProcessWatch:
         if self._samples % _ALL_THREADS_EVERY == 0:
             self._thread_children = children_of(self.pid, self._proc)
         self._samples += 1
-        found = descendants(self.pid, self._proc, self._thread_children, threads=False)
+        try:
+            own = self.directory.children_of_main_thread()
+        except (OSError, ValueError):  # it is gone, or the kernel was built without CONFIG_PROC_CHILDREN
+            own = ()
+        found = descendants(self.pid, self._proc, self._thread_children, threads=False, own=own)
         for pid, stat in islice(found, most):
             yield ChildProcess(pid, stat.state, stat.command, stat.cpu_ticks)
 

@@ -7,6 +7,7 @@ import pytest
 from stallwatch.node.procfs import (
     ProcessDirectory,
     parse_io,
+    parse_pauses,
     parse_stat,
     parse_status,
     parse_wchan,
@@ -79,3 +80,12 @@ def test_real_stat_of_this_process_is_understood() -> None:
     with ProcessDirectory(os.getpid()) as directory:
         stat = directory.stat()
     assert (stat.pid, stat.parent_pid) == (os.getpid(), os.getppid())
+
+
+@pytest.mark.parametrize(
+    "more", [b"", b"TracerPid:\t9\n", b"TracerPid:\t0\nvoluntary_ctxt_switches:\t70\nnonvoluntary_ctxt_switches:\t3\n"]
+)
+def test_what_changes_in_a_status_is_what_the_whole_of_it_says(more: bytes) -> None:
+    data = b"Name:\tTracerPid:\nUid:\t1\t2\t3\t4\n" + more
+    status = parse_status(data)
+    assert parse_pauses(data) == (status.tracer_pid, status.wakes)

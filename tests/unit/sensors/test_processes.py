@@ -101,3 +101,21 @@ def test_a_tracer_that_has_gone_by_then_is_told_all_the_same(tmp_path: Path) -> 
     proc = FakeProc(tmp_path)
     proc.add(50, tracer=9)
     assert ProcessWatch(50, str(proc)).sample().tracer_pid == 9
+
+
+@pytest.mark.parametrize("one_read_bytes", [4096, 4])
+def test_children_are_seen_whether_one_read_gives_them_all_or_not(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch, one_read_bytes: int
+) -> None:
+    monkeypatch.setattr("stallwatch.node.procfs._AGAIN_BYTES", one_read_bytes)
+    proc.add(50, children=(51, 52))
+    proc.add(51, parent=50)
+    proc.add(52, parent=50)
+    watch = ProcessWatch(50, str(proc))
+    for _ in range(2):
+        assert [child.pid for child in watch.sample().children] == [51, 52]
+
+
+def test_who_runs_waits_nowhere(proc: FakeProc) -> None:
+    proc.add(50, state="R", wchan="futex_do_wait")
+    assert ProcessWatch(50, str(proc)).sample().wchan is None
