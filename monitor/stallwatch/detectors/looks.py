@@ -15,6 +15,7 @@ import msgspec
 
 from stallwatch.detectors.counter_samples import CounterSample, PeerRank, sampled, with_held
 from stallwatch.detectors.history import RankHistory
+from stallwatch.detectors.roles import alike, by_role
 from stallwatch.model.snapshot import Heartbeat
 
 KEPT_LOOKS = 768
@@ -28,7 +29,6 @@ _ERRORS = 4  # standard errors of two counts' distance that are surely more than
 MISSED_LOOKS = 4  # a busy machine's hooks come late now and then
 _UNTIMED_LOOKS = 8  # newest; of two ticks, as a hook makes four looks a second
 _STEPS_AHEAD = 2  # of its device, or more: a host that was late for one step is so until it has caught up
-_STEP_IN_PROGRESS = 64  # collectives
 _SETTLE_STEPS = 3  # the first steps compile and warm up, each rank as it will
 # torch's watchdog notes what NCCL has completed every 0.1 s (ProcessGroupNCCL.hpp, kWatchdogThreadSleepMillis), each
 # rank's at its own time, so the latest of several is about half of that old.
@@ -152,29 +152,7 @@ def peers_of(members: Sequence[PeerRank]) -> list[list[PeerRank]]:
     """Divide the members by what program they run: stages of a pipeline wait unequally by design, and who has no more
     batches only shadows the collectives of those that have (torch's Join)."""
     left = _that_step(members)
-    return [[left[place] for place in places] for places in _by_role(tuple(member.role for member in left))]
-
-
-# A tick asks this some hundred times of the same few roles: for each of its moments, and for each window.
-@lru_cache(maxsize=64)
-def _by_role(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Places in `roles` of those that are the same: as the first of each that is left, so in order."""
-    if roles and _are_one(roles):
-        return (tuple(range(len(roles))),)
-    groups, left = [], list(range(len(roles)))
-    while left:
-        same = tuple(place for place in left if _same_role(roles[place], roles[left[0]]))
-        left = [place for place in left if place not in same]
-        groups.append(same)
-    return tuple(groups)
-
-
-@lru_cache(maxsize=64)
-def _alike(roles: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Of each role the places of those that are the same."""
-    if _are_one(roles):
-        return (tuple(range(len(roles))),) * len(roles)
-    return tuple(tuple(place for place, role in enumerate(roles) if _same_role(role, one)) for one in roles)
+    return [[left[place] for place in places] for places in by_role(tuple(member.role for member in left))]
 
 
 def _that_step(members: Sequence[PeerRank]) -> list[PeerRank]:
@@ -219,12 +197,12 @@ def _with(looks: Looks, number: int) -> Looks:
     waits = surely = {member.rank: sample.pending for member, sample in zip(members, together, strict=True)}
     if looks.nccl:
         seen = _ahead(members, together)
-        alike = _alike(tuple(member.role for member in members))
+        same = alike(tuple(member.role for member in members))
         # By those with the same role, itself among them; who are alike are so to the same ones, as a rule.
-        middles = {places: median_low([together[place].completed for place in places]) for places in set(alike)}
+        middles = {places: median_low([together[place].completed for place in places]) for places in set(same)}
         members = tuple(
             _taken(member, mine.completed - middles[places])
-            for member, mine, places in zip(members, together, alike, strict=True)
+            for member, mine, places in zip(members, together, same, strict=True)
         )
         looks = msgspec.structs.replace(looks, members=members)
         if seen is None:
@@ -366,18 +344,3 @@ def _rate(peers: Sequence[PeerRank]) -> float:
     """Collectives per nanosecond, by the samples that are kept."""
     first, last = peers[0].samples[0], peers[0].samples[-1]
     return max(0, last.completed - first.completed) / (last.at_ns - first.at_ns) if last.at_ns > first.at_ns else 0.0
-
-
-def _are_one(roles: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether each is surely the same as each other: their counts are hardly apart, as in most jobs."""
-    if len(set(map(len, roles))) != 1:
-        return False
-    return all(max(counts) - min(counts) <= _STEP_IN_PROGRESS for counts in zip(*map(sorted, roles), strict=True))
-
-
-def _same_role(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """The counts that ranks of one program have differ by what a step in progress holds, not by a part of them."""
-    if one == other:
-        return True
-    counts = zip(sorted(one), sorted(other), strict=False)
-    return len(one) == len(other) and all(abs(a - b) <= max(_STEP_IN_PROGRESS, 0.02 * max(a, b)) for a, b in counts)
