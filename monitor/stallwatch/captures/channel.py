@@ -77,7 +77,7 @@ class BeforeByRank(msgspec.Struct, frozen=True):
     before: dict[int, Before] = {}
 
 
-class Told:
+class LookBefore:
     """The same, asked for when it is needed: whoever writes down has to start first, and a look waits for nobody."""
 
     def __init__(self, receive: Callable[[], BeforeByRank] = BeforeByRank) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch.captures import user_files
-from stallwatch.captures.channel import NODE, AttemptNote, LookProgress, Sending, Told
+from stallwatch.captures.channel import NODE, AttemptNote, LookBefore, LookProgress, Sending
 from stallwatch.captures.flight_recorder import EXTRA, turns
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> None:
     known = read_known(order.known)
     targets = [known[rank] for rank in dict.fromkeys(order.ranks) if rank in known]
     unknown = [pid for pid, ticks in order.ranks if (pid, ticks) not in known]
-    told = Told(sending.told) if order.look > 1 else Told()
+    told = LookBefore(sending.told) if order.look > 1 else LookBefore()
     order = replace(order, at_ns=min(order.at_ns, time.monotonic_ns() + _LATEST_NS))
     look = LookCapture(targets, LookContext(order, sending, Held(order.held), told), unknown)
 

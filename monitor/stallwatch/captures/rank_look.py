@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stallwatch.captures import process, torch_dumps
-from stallwatch.captures.channel import Sending, Told
+from stallwatch.captures.channel import LookBefore, Sending
 from stallwatch.captures.flight_recorder import RecorderRequest
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
@@ -39,7 +39,7 @@ class LookContext(NamedTuple):
     order: CaptureOrder
     sending: Sending
     held: Held
-    told: Told = Told()
+    told: LookBefore = LookBefore()
 
 
 class RankCapture:

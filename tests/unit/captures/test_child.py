@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch.captures.channel import Before, BeforeByRank, Told
+from stallwatch.captures.channel import Before, BeforeByRank, LookBefore
 from stallwatch.captures.child import LookCapture
 from stallwatch.captures.held import Held
 from stallwatch.captures.process import OwnBytes
@@ -112,7 +112,7 @@ def test_what_was_ours_before_is_asked_for_once_and_after_the_process_was_looked
         return BeforeByRank({0: Before(os.getpid(), OwnBytes(3, 4), None)})
 
     with kept(tmp_path, 0) as sending, open(os.devnull, "wb") as nothing:
-        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno()), Told(told)))
+        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno()), LookBefore(told)))
         look.look_at_process()
         assert asked == []
         look.look_around()
