@@ -11,13 +11,14 @@ from stallwatch.diagnosis.calls.programs import calls_of
 from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, are_twins, family, place_among_twins
+from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.step import NextStep
 from stallwatch.diagnosis.waits.graph import Point, Wait
 from stallwatch.formats.rank_ranges import named_ranks, rank_ranges, verb
 from stallwatch.model.causes import CAUSES
-from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.evidence import PROCESS_ENDS, ProcessLook
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
 
@@ -345,3 +346,10 @@ def _untested_versions(case: Case) -> tuple[Fact, ...]:
         )
         for version, using in sorted(ranks.items())
     )
+
+
+def remedy_of(analysis: Analysis, ranks: Collection[int]) -> tuple[NextStep, ...]:
+    """What mends the failure of one of these ranks that its log tells; nothing where it tells none of its own."""
+    logs = analysis.case.logs
+    told = (one for one in logs.causes if one.rank in ranks and one.kind not in PROCESS_ENDS)
+    return tuple(words_in(one, logs.events).remedy for one in told)[:1]

@@ -5,7 +5,7 @@ from signal import SIGABRT, SIGKILL, SIGTERM
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named
+from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, remedy_of
 from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
@@ -79,6 +79,7 @@ def claim(analysis: Analysis) -> Saying:
         culprits=tuple(culprits),
         confidence=_confidence(analysis, gone, culprits, first),
         because=(*facts, *activity_facts(analysis, culprits)),
+        steps=remedy_of(analysis, culprits) if first == _FAILED else (),
     ).at(analysis, wait)
 
 

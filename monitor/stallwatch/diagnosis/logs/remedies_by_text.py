@@ -105,6 +105,12 @@ _WRONG_ACCESS: Final = Words(
     "an extension built for other versions; with the same GPU alone again, dmesg for its XIDs",
 )
 
+# torch.save tells a full disk by a position that is not where it wrote to (inline_container.cc).
+_FULL: Final = Words(
+    "This rank could not write its file; the others wait for it in the next collective.",
+    "df -h and df -i of that path; make room, or write checkpoints elsewhere",
+)
+
 BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
     ("RPC call to ", _ENGINE),
     ("EngineCore encountered an issue", _ENGINE),
@@ -139,13 +145,9 @@ BY_TEXT: Final[tuple[tuple[str, Words], ...]] = (
             "wrapping; sharded checkpoints by torch.distributed.checkpoint",
         ),
     ),
-    (
-        "No space left on device",
-        Words(
-            "This rank could not write its file; the others wait for it in the next collective.",
-            "df -h and df -i of that path; make room, or write checkpoints elsewhere",
-        ),
-    ),
+    ("No space left on device", _FULL),
+    ("basic_ios::clear: iostream error", _FULL),
+    ("] . unexpected pos ", _FULL),
     (
         "NCCL remote error",
         Words(

@@ -188,7 +188,7 @@ def _ended(first: RankActivity | None, culprits: Culprits) -> str:
     # The cause as the logs tell it comes before what the rank raised at last, which may follow from it.
     cause = "" if culprits.aside.told.startswith(_BARE_END) else culprits.aside.told
     told = cause or (exceptions.text if not exceptions.tell_of_a_peer else None)
-    raised = f" after {shorten(told, 160)}" if told else ""
+    raised = f" after {shorten(told, 160)}{'' if cause else culprits.raised_at()}" if told else ""
     if culprits.aside.told and first.end.exit_signal is None and first.end.exit_code is None:
         return f"{is_} gone: {shorten(culprits.aside.told, 200)}"
     if first.end.out_of_memory:

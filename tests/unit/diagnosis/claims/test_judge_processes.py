@@ -38,6 +38,32 @@ def test_peers_that_died_of_it_are_victims() -> None:
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (2,))
 
 
+def _raised(rank: int, *said: str) -> Rank:
+    traceback = ("Traceback (most recent call last):", '  File "/srv/job/train.py", line 12, in save')
+    log = [line for text in said for line in (*traceback, text, "", "During handling of the above exception, another "
+           "exception occurred:", "")][:-3]  # fmt: skip
+    return Rank(rank, dumped=False, state="Z", exit_code=1, log=tuple(log))
+
+
+@pytest.mark.parametrize(
+    ("said", "does"),
+    [
+        (("OSError: [Errno 28] No space left on device",), "df -h"),
+        (("RuntimeError: basic_ios::clear: iostream error",
+          "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"), "df -h"),
+        (("KeyError: 'y'",), "look for the sample"),
+    ],
+)  # fmt: skip
+def test_a_death_of_an_exception_is_told_with_its_line_and_what_mends_it(said: tuple[str, ...], does: str) -> None:
+    """As `analyze` of the log alone tells it."""
+    later = ("an epoch more",) * 20  # their lines stand at other places
+    victims = [Rank(r, dumped=False, state="Z", exit_code=1, log=(*later, *CLOSED)) for r in (1, 2, 3)]
+    verdict = judge(evidence(_raised(0, *said), *victims)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (0,))
+    assert "/srv/job/train.py:12 in save" in verdict.summary
+    assert does in verdict.next_steps[0]
+
+
 def test_of_equal_ends_the_first_on_one_clock_counts() -> None:
     ends = {0: 30, 1: 10, 2: 20}
     ranks = [Rank(r, dumped=False, state="Z", exit_signal=11, ended_ns=at) for r, at in ends.items()]
