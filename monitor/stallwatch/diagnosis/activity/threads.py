@@ -167,7 +167,7 @@ def blocking_thread(
         return main
     if others_issuing := [t for t in others if ident_of(t) in issuers]:
         return _busiest(others_issuing) or main
-    waits = _call_roles(main.frames)
+    waits = _roles(_call(main.frames))
     if waits & {"join"} or _runs_event_loop(main.frames):
         candidates = [t for t in others if _has(t.frames, _TRAINS)] or [t for t in others if _has_job_code(t)]
         return candidates[0] if len(candidates) == 1 else _busiest(candidates, _TRAINS) or main
@@ -232,15 +232,10 @@ def is_python_thread(thread: ThreadStack) -> bool:
     return any(code_origin(f.filename).module == "threading" and "bootstrap" in f.name for f in thread.frames[-2:])
 
 
-def _call_roles(frames: tuple[CodeFrame, ...]) -> set[Role]:
-    """Meanings between the innermost frame and the innermost frame of the job."""
-    roles: set[Role] = set()
-    for frame in frames:
-        if code_origin(frame.filename).origin is Origin.JOB:
-            break
-        if found := meaning(frame):
-            roles.add(found.role)
-    return roles
+def _call(frames: tuple[CodeFrame, ...]) -> tuple[CodeFrame, ...]:
+    """The frames inside of the innermost one of the job: what called that one is none of what it does."""
+    own = (at for at, frame in enumerate(frames) if code_origin(frame.filename).origin is Origin.JOB)
+    return frames[: next(own, len(frames))]
 
 
 def _roles(frames: tuple[CodeFrame, ...]) -> set[Role]:
@@ -252,7 +247,7 @@ def _has(frames: tuple[CodeFrame, ...], roles: frozenset[Role]) -> bool:
 
 
 def _runs_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
-    return any(code_origin(frame.filename).module.startswith("asyncio.") for frame in frames)
+    return any(code_origin(frame.filename).module.startswith("asyncio.") for frame in _call(frames))
 
 
 def _has_job_code(thread: ThreadStack) -> bool:

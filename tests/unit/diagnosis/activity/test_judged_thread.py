@@ -57,6 +57,16 @@ def test_a_training_loop_in_a_thread_is_judged_when_main_only_waits() -> None:
     assert (activity.place.thread, activity.call.in_collective) == ("trainer", True)
 
 
+def test_a_loop_that_is_a_coroutine_is_judged_where_it_stands_and_not_a_thread_beside_it() -> None:
+    """`asyncio.run(train())`: the event loop called what stands; it has nothing to do with who else runs."""
+    called = ("_run@PY/asyncio/events.py:80", "_run_once@PY/asyncio/base_events.py:1909", "main@JOB:90")
+    trains = thread(stack("acquire@JOB:5", "train@JOB:8", *called, MODULE))
+    beside = thread(stack("recv@JOB:40", "send_metrics@JOB:44", *THREAD_START), name="metrics", tid=9)
+    assert activity_of(trains, beside).place.thread == "MainThread"
+    idle = thread(stack("select@PY/selectors.py:468", *called[1:], MODULE))
+    assert activity_of(idle, beside).place.thread == "metrics"
+
+
 def test_a_background_thread_in_a_collective_does_not_hide_a_stuck_main_thread() -> None:
     saver = thread(stack(f"all_reduce@{C10D}:1", "saver@JOB:5", *THREAD_START), name="saver", tid=9, ident=77)
     stuck = thread(stack("Condition.wait@PY/threading.py:1", *STEP), ident=55)
