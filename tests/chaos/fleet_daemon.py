@@ -175,7 +175,7 @@ class Daemon:
         return JobFacts(
             job=JOB, world_size=story.nodes * story.per_node, ranks=self._ranks, alive=alive,
             moved=over and bool(alive), begun=True, ending=False, opted_out=False,
-            began_ns=self._clock.ns_at(-BEGAN_BEFORE) if alive else 0,
+            began_ns=self._clock.ns_at(-BEGAN_BEFORE),
         )  # fmt: skip
 
     def _findings(self) -> tuple[Finding, ...]:

@@ -18,6 +18,8 @@ from stallwatch.formats.tolerant import NOT_JSON
 
 _MOST_JOBS: Final = 64  # that a node says it has
 _MOST_NAMED: Final = 4
+_AT_FIRST: Final = 3  # times that it is asked more often: daemons of a fleet are started one after the other
+_OFTEN_SECONDS: Final = 5.0
 _MOST_NAME: Final = 64
 MEND: Final = "Copy the fleet.key_file of one node to all; daemons take it over within half a minute."
 
@@ -121,6 +123,7 @@ class RosterSeat:
         self._node = node
         self._asked_ns: int | None = None
         self._said: Greeting | None = None
+        self._times = 0
         self.jobs: tuple[tuple[str, int], ...] = ()
         self.seen: RosterSeen | None = None
 
@@ -128,8 +131,9 @@ class RosterSeat:
         """Return what is to be said, where it is time to."""
         greeting = Greeting(self._node, self.jobs)
         since_ns = None if self._asked_ns is None else now_ns - self._asked_ns
+        often = GREET_SECONDS if self._times >= _AT_FIRST else _OFTEN_SECONDS
         is_news = greeting != self._said and since_ns is not None and since_ns >= SECOND_NS
-        if since_ns is not None and since_ns < GREET_SECONDS * SECOND_NS and not is_news:
+        if since_ns is not None and since_ns < often * SECOND_NS and not is_news:
             return None
-        self._asked_ns, self._said = now_ns, greeting
+        self._asked_ns, self._said, self._times = now_ns, greeting, self._times + 1
         return greeting

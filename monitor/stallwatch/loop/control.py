@@ -156,7 +156,7 @@ class ControlService:
         if place is None:
             return "on this node alone, which meets no others (fleet.url)"
         if not place.up:
-            return f"on this node, and on the others once the meeting place can be used ({place.reason})"
+            return f"on this node, and on the others once this is mended: {place.reason}"
         return "on this node, and within 10 s on all that it meets"
 
     def _owner(self, training_job: str, otherwise: str) -> str:

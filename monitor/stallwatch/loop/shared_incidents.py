@@ -219,7 +219,7 @@ class Fleet:
         here = facts.get(incident.job)
         if here is not None:
             word.ranks, word.world_size = here.ranks, here.world_size
-            if here.alive and not incident.is_over:  # of the job that stood, and not of one that follows it
+            if not incident.is_over:  # of the job that stood, and not of one that follows it
                 word.began_ns, word.begun = here.began_ns, word.begun or here.begun
         if judged is not None:
             word.judged, word.report = word.judged + 1, judged.report or word.report

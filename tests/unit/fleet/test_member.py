@@ -280,6 +280,11 @@ def test_where_each_node_has_a_key_of_its_own_the_culprits_tells_and_that_of_the
     assert told(alone), "the next of the lowest ranks"
 
 
+def test_nor_is_the_death_of_a_rank_that_is_alone_on_its_node_one_of_the_job_before() -> None:
+    story = Story(nodes=4, per_node=1, culprit=1, fault="killed", relaunched=frozenset({0, 2}))
+    assert [(one.culprits, one.key[-2:]) for one in told(sent_in(story))] == [((1,), "-2")]
+
+
 def test_nodes_of_which_some_remember_an_incident_before_meet_in_a_place_that_has_lost_all() -> None:
     """One that remembers none comes first, and opens the one that for others is over."""
     story = Story(culprit=5, sees_at={0: 5.0, 1: 20.0, 2: 20.0, 3: 20.0}, relaunched=frozenset({1, 2, 3}))
