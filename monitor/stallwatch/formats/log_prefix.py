@@ -19,6 +19,8 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     # With containerd's mark, or with journald's host and process.
     re.compile(rf"\[?{_STAMP}\]?\s(?:std(?:out|err)\s[FP]\s|(?P<host>[\w.-]+) [^\s:\[]+\[(?P<pid>\d+)\]: |\| )?"),
     re.compile(r"(?P<writer>[A-Za-z][\w.-]*[-_]\d+ +\|) ?"),  # docker compose
+    re.compile(r" *\d{1,9}\t"),  # cat -n
+    re.compile(r"(?P<writer>[\w./-]+\.(?:log|out|err|txt):)\d{1,9}:"),  # grep -Hn
     re.compile(r"(?P<writer>(?P<host>[A-Za-z][\w.-]*): )(?=\[20[\d-]+ [\d:,]+\] \[\w+\] )"),  # DeepSpeed's, by pdsh
     re.compile(  # journald, syslog
         r"(?P<stamp>[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) [^\s:\[]+(?:\[(?P<pid>\d+)\])?: "

@@ -29,6 +29,10 @@ _ALONE: Final = re.compile(
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 # Code that a job installs but did not write. Everything else is its own.
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |^<string>")
+# A cut traceback that begins there may be one of those that each rank passes on.
+_PASSES_ON: Final = re.compile(r"torch/distributed/checkpoint/\w+\.py$")
+_CLASS: Final = re.compile(r"[A-Z]|^(?:\w+\.)*(?:error|timeout|herror|gaierror)$")
+UNKNOWN: Final = -1
 _LENGTH: Final = re.compile(r"[1-9]\d{0,2}")  # of a mangled name's next part, before it
 _MAXIMUM_LINES: Final = 2_000
 
@@ -69,7 +73,7 @@ class Traceback:
         self, *, headless: bool = False, ignored: bool = False, chained: bool = False, of_rank: int | None = None
     ) -> None:
         self._headless = headless
-        self.of_rank = of_rank  # another one's, which this process passes on
+        self.of_rank = of_rank  # another one's, which this process passes on; UNKNOWN: whose it is is lost
         self.chained = chained  # to the traceback before it
         self.ignored = ignored  # Python went on: it came from a finaliser, or from the interpreter's end
         self.done = False
@@ -83,10 +87,13 @@ class Traceback:
         self._lines += 1
         if match := _FRAME.match(text.removeprefix(">")) or _BOX_FRAME.match(text):
             self.frames.append(CodeFrame(match["name"] or "", match["file"], int(match["line"])))
+            if self._headless and self._lines == 1 and _PASSES_ON.search(match["file"]):
+                self.of_rank = UNKNOWN
         elif text[:1] not in (" ", "\t", "", "│", "╰"):
             self.done = True
             match = _EXCEPTION.match(text)
-            if match and (not self._headless or _NAMED.search(match["type"])):
+            bare = match is not None and not match["message"] and not _CLASS.search(match["type"])  # half a word
+            if match and not bare and (not self._headless or _NAMED.search(match["type"])):
                 self.exception, self.message = match["type"], match["message"]
         elif self._lines > _MAXIMUM_LINES:
             self.done = True

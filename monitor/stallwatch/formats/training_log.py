@@ -231,7 +231,7 @@ class _Reading:
 
     def _traceback(self, line: Line, number: int) -> bool:
         """Collect a traceback. Its last line may mean more than an exception, and is looked at as any other."""
-        writer = line.rank, line.writer
+        writer = line.rank, line.writer if line.rank is None else ""  # what is before a rank's mark may count lines
         open_one = self._tracebacks.get(writer)
         text = undrawn(line.text)
         if IGNORED.match(text):

@@ -261,7 +261,9 @@ class LogEvent(msgspec.Struct, frozen=True):
     frame: CodeFrame | None = None  # innermost frame of the job's own code
     secondary: bool = False  # a follow-on by its nature: never a first cause
     chained: bool = False  # raised while another exception was handled, or because of it: the one before, of its rank
-    passed_from: int | None = None  # who raised an exception that its rank only passes on: rank within their group
+    passed_from: int | None = (
+        None  # who raised an exception that its rank only passes on: rank within their group; -1: lost
+    )
     went_on: bool = False  # an exception, or ranks that did not meet, after which steps were told: it ended nothing
     source: str = ""  # file that it stands in, as people see it
     task: int | None = None  # of srun or mpirun, where it is not known to be the rank

@@ -1,10 +1,16 @@
 """Whom a launcher ended, by its own word or by what it lists: such an end follows from the first one that it saw."""
 
 from collections.abc import Iterable, Sequence
-from signal import SIGTERM
+from signal import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import SENT, LoggedFailure
+from stallwatch.formats.log_time import moment
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+
+# torchrun waits 30 s for whom it has sent SIGTERM. A time from an error file is up to a look (5 s) too early.
+_GRACE_SECONDS: Final = 20.0
+_CRASHES: Final = (SIGILL, SIGBUS, SIGFPE, SIGSEGV)
 
 
 def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
@@ -19,17 +25,37 @@ def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
         elif one.kind == "process_failed" and event.exit_signal not in SENT:
             failed[event.source] = min(event.line, failed.get(event.source, event.line))
     listed = [one.event for one in told if "RUNNING AT" in one.event.text]
+    at_last = _killed_at_last(told)
     out = []
     for one in told:
         event = one.event
         if one.kind in PROCESS_ENDS and not one.consequence and event.exit_signal in SENT:
             before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
-            if (event.source, event.pid) in ended or before < event.line:
+            if (event.source, event.pid) in ended or before < event.line or event in at_last:
                 one = one._replace(consequence="the launcher ended it")
         if event in listed and not one.consequence and _is_cleared_away(event, listed):
             one = one._replace(consequence="mpirun ends all that are left when one has ended")
         out.append(one)
     return out
+
+
+def _killed_at_last(told: Iterable[LoggedFailure]) -> list[LogEvent]:
+    """Whom SIGKILL ended because SIGTERM had not: in a table with times, long after another had ended by itself; in a
+    list without them, beside others that SIGTERM ended, where one crashed."""
+    ends = [one.event for one in told if one.kind in PROCESS_ENDS and one.event.pid is not None]
+    found = []
+    for event in (end for end in ends if end.exit_signal == SIGKILL and not end.first):
+        beside = [other for other in ends if (other.source, other.host) == (event.source, event.host)]
+        own = [other for other in beside if other.exit_signal not in SENT]
+        when = moment(event.at or "")
+        earlier = [
+            at for other in own if other.kind == event.kind == "launcher_failure" and (at := moment(other.at or ""))
+        ]
+        late = when is not None and any(when.seconds > at.seconds + _GRACE_SECONDS for at in earlier)
+        swept = any(other.exit_signal == SIGTERM for other in beside)
+        if late or (swept and any(other.exit_signal in _CRASHES for other in own)):
+            found.append(event)
+    return found
 
 
 def _is_cleared_away(event: LogEvent, listed: Sequence[LogEvent]) -> bool:

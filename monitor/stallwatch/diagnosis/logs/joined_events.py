@@ -49,7 +49,8 @@ def _by_whom_they_are(events: Sequence[LogEvent]) -> list[LogEvent]:
         if event.passed_from is None:
             out[at,] = event
             continue
-        rank = event.passed_from if event.passed_from in tellers or tellers <= {0} else None
+        known = event.passed_from >= 0 and (event.passed_from in tellers or tellers <= {0})
+        rank = event.passed_from if known else None
         key = event.passed_from, event.exception, event.message
         out.setdefault(key, msgspec.structs.replace(event, rank=rank, local_rank=None))
     return list(out.values())

@@ -65,6 +65,18 @@ def test_of_ranks_that_ended_of_it_those_are_named_that_failed(failed: tuple[int
     assert "lost the connection" not in found.summary
 
 
+@pytest.mark.parametrize("number", ["{:6d}\t", "train.log:{}:"])
+def test_a_checkpoint_s_failure_is_read_with_numbers_before_its_lines(number: str) -> None:
+    lines = "".join(ranked(_checkpoint(5), rank) for rank in (0, 5, 7)).splitlines()
+    assert told("".join(f"{number.format(at)}{line}\n" for at, line in enumerate(lines, 1))) == ("rank_raised", (5,))
+
+
+@pytest.mark.parametrize("lost", [1])
+def test_of_a_checkpoint_s_failure_whose_head_is_lost_nobody_is_named(lost: int) -> None:
+    head = _checkpoint(5).index("Traceback (most recent call last): (RANK")
+    assert told(ranked("\n".join(_checkpoint(5)[head:].splitlines()[lost:]), 0))[1] == ()
+
+
 _MORE = " [repeated 7x across cluster]"
 _WORKER = "(WorkerDict pid={}) "
 

@@ -175,3 +175,23 @@ def test_slurm_counts_kills_when_the_step_is_over_and_not_when_they_were() -> No
         "srun: error: gn017: task 5: Out Of Memory\nsrun: error: gn016: tasks 0-3: Aborted (core dumped)\n"
     )
     assert told(waits + end) == ("rank_exited", (5,))
+
+
+_LISTED = (
+    "[{0}]:\n  time      : 2026-09-07_13:0{1}\n  host      : n1\n  rank      : {0} (local_rank: {0})\n"
+    "  exitcode  : {2} (pid: 1469{0})\n  error_file: <N/A>\n  traceback : see above\n"
+)
+
+
+@pytest.mark.parametrize(("at", "rank"), [("3:29", 3), ("2:59", 0)])
+def test_whom_a_table_lists_as_killed_when_the_grace_of_sigterm_was_over_is_no_root(at: str, rank: int) -> None:
+    """The table's root is lost: torchrun kills after 30 s who does not heed SIGTERM; somebody else kills sooner."""
+    table = f"Failures:\n{_LISTED.format(3, '2:58', 1)}{_LISTED.format(0, at, -9)}"
+    assert told(table + 12 * "=" + "\n") == ("rank_exited", (rank,))
+
+
+def test_whom_composer_killed_beside_a_rank_that_crashed_is_no_root() -> None:
+    ended = "Global rank {} (PID 20886{}) exited with code {}\n"
+    swept = ended.format(1, 1, -15) + ended.format(3, 3, -9)
+    assert told(swept + "ERROR:composer.cli.launcher:" + ended.format(0, 0, -11)) == ("rank_exited", (0,))
+    assert told(ended.format(3, 3, -9) + ended.format(1, 1, -15)) == ("rank_exited", (3,))
