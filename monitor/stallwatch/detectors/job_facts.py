@@ -33,6 +33,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     failed: bool = False  # its first end was a failure of its own
     finished: bool = False  # every rank here has ended with exit code 0
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
+    oldest_ns: int = 0  # as `began_ns`, of the oldest that is alive
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks here began, dead or alive; 0: not known
 
 
@@ -68,5 +69,6 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
             (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0
         )
         / SECOND_NS,
+        oldest_ns=min((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * _NS_PER_TICK,
         began_ns=max((max(rank.sample.start_ticks, 0) for rank in ranks), default=0) * _NS_PER_TICK,
     )

@@ -143,8 +143,10 @@ class Engine:
             events=(IncidentEvent(now.wall_ns, f"suspected: {what}" if findings else what),),
             together=shared.begin_together(family, now.jobs.get(job), self._config),
         )
+        facts = now.jobs.get(job)
+        began_ns = facts.began_ns if facts is not None else 0
         if family == "health":
-            life = IncidentLife(incident, family)
+            life = IncidentLife(incident, family, began_ns=began_ns)
             actions += [Note(incident.incident_id, what), Save(incident)]
             return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))
         life = IncidentLife(incident, family, looks=1, look_ns=now.at_ns, capturing=True)
@@ -156,6 +158,7 @@ class Engine:
             life = replace(life, confirmed_ns=later, next_look_ns=later)
         if died(findings):
             life = looking.after_a_death(incident, family, now.at_ns)
+        life = replace(life, began_ns=began_ns)
         actions += [Note(incident.incident_id, what), Save(incident)]
         actions += [StartCapture(incident, 1)] if life.capturing else []
         return replace(lives, active=(*lives.active, life), ordinals=tuple(ordinals.items()))

@@ -36,6 +36,7 @@ class IncidentLife(msgspec.Struct, frozen=True):
     repeats: int = 0  # looks that left it open, for the back-off
     quiet_since_ns: int | None = None  # no finding since
     adopted_ns: int | None = None  # taken over from a daemon before this one
+    began_ns: int = 0  # JobFacts.began_ns when it was opened; 0: not known
 
 
 # Who is ended together, by hand or by a launcher (torchrun looks for ends ten times a second), is within this time, and

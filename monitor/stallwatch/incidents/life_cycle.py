@@ -69,10 +69,11 @@ def end_of(
     adopted_seconds = None if life.adopted_ns is None else _age(life.adopted_ns, at_ns)
     if facts is None and adopted_seconds is not None and adopted_seconds < _UNSEEN_SECONDS:
         return None
-    if facts is None or not facts.alive:
+    restarted = _is_restarted(life, facts)
+    if facts is None or not facts.alive or restarted:
         if _is_owed(life, findings, at_ns):
             return None
-        again = any(o.job.name == job.name and o.job != job and o.alive for o in jobs.values())
+        again = restarted or any(o.job.name == job.name and o.job != job and o.alive for o in jobs.values())
         return IncidentEnd("ended", "the job was restarted" if again else JOB_ENDED)
     if findings or life.family == "drift":
         return None  # what a job has computed since it drifted stays wrong
@@ -89,6 +90,12 @@ def end_of(
     return IncidentEnd(
         "resolved", f"the job moves again after {_lasting(stood)}" if facts.moved else "the symptom is gone"
     )
+
+
+def _is_restarted(life: IncidentLife, facts: JobFacts | None) -> bool:
+    """Whether a job of this name lives of which every process is younger than those that stood: one that was started
+    at the same address and has the same name does not move again."""
+    return facts is not None and 0 < life.began_ns < facts.oldest_ns
 
 
 def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import stallwatch.outputs
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.delivery_steps import due
-from stallwatch.incidents.messages import Discard, Judge
+from stallwatch.incidents.messages import Captured, Discard, Judge, Judged
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Report, WhenOver
@@ -248,3 +248,24 @@ def test_who_is_told_of_a_job_when_it_is_gone_is_not_told_to_end_it() -> None:
     message = str(slack_message(told, "told"))
     assert "The job is over" in message
     assert "safe to kill" not in message and "timeout ends" not in message
+
+
+@pytest.mark.parametrize(
+    ("oldest", "ended"),
+    [(100, False), (200, True), (0, False)],
+)
+def test_a_job_that_is_started_anew_under_its_name_does_not_move_again(oldest: int, ended: bool) -> None:
+    """Killed as it stood and started again at the same address before anybody looked at its end: all of its processes
+    are younger than the incident's. One that came late, or was started again alone, is of the same job."""
+    story = Story()
+    before = facts(began_ns=100, oldest_ns=100)
+    story.at(0, stall(), jobs=[before])
+    story.at(5, stall("confirmed"), jobs=[before])
+    (known,) = story.lives.incidents()
+    story.hear(Captured(known.incident_id, 1, complete=True, done=True))
+    story.hear(Judged(known.incident_id, 1, report("not_entered")))
+    for second in (60, 63, 66):
+        story.at(second, jobs=[facts(began_ns=300, oldest_ns=oldest, moved=True)])
+    (over,) = story.lives.past
+    assert over.state == ("ended" if ended else "resolved")
+    assert ("restarted" in over.resolution) is ended
