@@ -81,6 +81,9 @@ def _installed() -> str:
     return str(beside)
 
 
+_WAYS = {False: ("without a pause", "without a pause"), True: ("with a pause", "with a pause of milliseconds")}
+
+
 class PySpies:
     """Those under way at one rank; `kill` ends them, from any thread."""
 
@@ -133,28 +136,33 @@ class StackCapture:
         self.frames: list[Any] = []  # the decoded stacks, for the source lines
 
     def capture(self, children: tuple[ChildProcess, ...]) -> None:
-        """Keep the stacks of the process, whatever py-spy's failure was, and those of its children."""
-        pid, ticks = self._sample.pid, self._sample.start_ticks
-        failure: NotCaptured | None = None
-        asked_ns = time.monotonic_ns()
-        try:
-            self._keep("stacks.json", self._look_without_pause(pid))
-            self._folder.note("stacks", asked_ns, True, "without a pause")
-        except NotCaptured as error:
-            failure = error
-            self._folder.note("stacks", asked_ns, False, f"without a pause: {error}. {error.help}")
-        if self._section.pause_for_stacks:
+        """Keep the stacks of the process, whatever py-spy's failure was, and those of its children.
+
+        Without a pause, which tells something at once, and with one, which tells more and takes its place. At a later
+        look, for which a verdict waits, with one first: once that has answered the other adds nothing.
+        """
+        ways = (False, True) if self._section.pause_for_stacks else (False,)
+        failures: dict[bool, NotCaptured] = {}
+        for pauses in ways if self._folder.look == 1 else ways[::-1]:
             asked_ns = time.monotonic_ns()
             try:
-                self._keep("stacks.json", self._look_with_pause(pid, ticks))
-                self._folder.note("stacks", asked_ns, True, "with a pause of milliseconds")
+                self._keep("stacks.json", self._look(pauses=pauses))
             except NotCaptured as error:
-                failure = failure or error
-                self._folder.note("stacks", asked_ns, False, f"with a pause: {error}. {error.help}")
+                failures[pauses] = error
+                self._folder.note("stacks", asked_ns, False, f"{_WAYS[pauses][0]}: {error}. {error.help}")
+                continue
+            self._folder.note("stacks", asked_ns, True, _WAYS[pauses][1])
+            if pauses:
+                break
+        failure = failures.get(False) or failures.get(True)
         if not self.answered and failure is not None:
-            body = {"error": str(failure), "help": failure.help, "pid": pid}
+            body = {"error": str(failure), "help": failure.help, "pid": self._sample.pid}
             self._folder.write_json("stacks.error.json", body)
         self._capture_children(children)
+
+    def _look(self, *, pauses: bool) -> bytes:
+        pid = self._sample.pid
+        return self._look_with_pause(pid, self._sample.start_ticks) if pauses else self._look_without_pause(pid)
 
     def keep_of_hook(self, data: bytes) -> None:
         """Keep what the rank's own hook saw, where nobody else may look. Raise NotCaptured when it is no stack."""

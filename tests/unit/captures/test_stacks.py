@@ -91,3 +91,37 @@ def test_a_py_spy_that_prints_without_end_is_ended_and_costs_what_is_read(
         False,
         "without a pause: py-spy printed more than the 1 MiB that are read. ",
     )
+
+
+@pytest.mark.parametrize(
+    ("look", "fails", "tried"),
+    [
+        (1, (), [False, True]),
+        (2, (), [True]),
+        (2, (True,), [True, False]),
+        (1, (True, False), [False, True]),
+    ],
+)
+def test_a_later_look_asks_again_without_a_pause_only_where_it_could_not_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int, fails: tuple[bool, ...], tried: list[bool]
+) -> None:
+    """Each py-spy is a process and a read of all symbols, and a verdict waits for the second look."""
+    asked: list[bool] = []
+
+    def one(capture: StackCapture, *, pauses: bool) -> bytes:
+        asked.append(pauses)
+        if pauses in fails:
+            raise NotCaptured(f"pauses: {pauses}")
+        return b"[]"
+
+    monkeypatch.setattr(StackCapture, "_look", one)
+    with kept(tmp_path, 0, look=look) as sending, memory_file() as held:
+        capture = StackCapture(
+            unread_rank(0, os.getpid()), Folder(sending, 0, look), CaptureSection(), Held(held.fileno())
+        )
+        capture.capture(())
+    assert asked == tried
+    assert capture.answered is (len(fails) < 2)
+    error = tmp_path / "ranks/0" / "stacks.error.json"
+    assert error.exists() is not capture.answered
+    assert capture.answered or "pauses: False" in error.read_text()
