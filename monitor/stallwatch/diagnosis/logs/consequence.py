@@ -53,6 +53,7 @@ def shown_message(event: LogEvent) -> str:
 
 
 PEER_GONE: Final = "a peer had gone, or did not answer"
+NOT_AT_BARRIER: Final = "another rank did not come to the barrier"
 _STORE: Final = "the store had gone, or nobody had written what it asked for"
 _WATCHDOG: Final = "the watchdog ended a rank that waited"
 _ENDED: Final = "somebody ended it"
@@ -101,7 +102,7 @@ _OF_OTHERS: Final = tuple(
             r"|recvValue",
             _STORE,
         ),
-        (r"monitoredBarrier", "another rank did not come to the barrier"),
+        (r"monitoredBarrier", NOT_AT_BARRIER),
         (r"horovod has been shut down", "another rank had left Horovod's job"),
         (r"while rank \d+ has inconsistent 0 params", PEER_GONE),
         (r"received \S*\s*death signal|SignalException", _ENDED),

@@ -4,7 +4,7 @@ import re
 from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV
 
 from stallwatch.diagnosis.logs.blame import detail_sides, mismatch_words, what_differs
-from stallwatch.diagnosis.logs.consequence import PEER_GONE, LoggedFailure
+from stallwatch.diagnosis.logs.consequence import NOT_AT_BARRIER, NOT_WHICH, PEER_GONE, LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import (
     BY_TEXT,
     FORKED,
@@ -295,6 +295,20 @@ _LOST_A_PEER = Words(
     "look for the rank whose log ends first, or with an error of its own (the address in this line is the peer's); "
     "give all logs to stallwatch",
 )
+# What an exception says of others is not mended at its line.
+_OF_OTHERS = {
+    PEER_GONE: _LOST_A_PEER,
+    NOT_AT_BARRIER: Words(
+        "This rank came to the barrier, and another one did not, or rank 0 gave up.",
+        'rank 0\'s log names who did not come: look there for "failed to pass monitoredBarrier", and at what that rank '
+        "did; where it works for long before (a download, tokenising), a longer timeout of the barrier",
+    ),
+    NOT_WHICH: Words(
+        "Ranks compared themselves, and differ; the text does not tell which of them is wrong.",
+        "print on each rank what they compare (the loss, the gradient's norm, the batch) a step before; look for one "
+        "that skips a step (overflow, an exception that is caught) or has other data",
+    ),
+}
 _OTHERWISE = Words("It belongs to the failure.", "read the lines around it")
 
 
@@ -359,8 +373,8 @@ def words_for(told: LoggedFailure) -> Words:
     # A program that did not begin lacks its own file: that of a rank that trains is another.
     if said is not None and (told.kind != "not_started" or said.then == "start"):
         return said
-    if told.kind == "exception" and told.consequence == PEER_GONE:
-        return _LOST_A_PEER
+    if told.kind == "exception" and told.consequence in _OF_OTHERS:
+        return _OF_OTHERS[told.consequence]
     words = _WORDS.get(told.kind, _OTHERWISE)
     return words._replace(remedy=_SHOWN) if told.kind == "exception" and told.event.frame is not None else words
 

@@ -7,6 +7,7 @@ import pytest
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, is_consequence, meaning
 from stallwatch.diagnosis.logs.remedies import words_for
 from stallwatch.model.evidence import CodeFrame, LogEvent, SideOfMismatch
+from tests.builders.texts import RAISED, verdict
 
 SIDES = (SideOfMismatch(0, "ALLREDUCE", 5, "[8]", "Float"), SideOfMismatch(1, "BROADCAST", 5, "[8]", "Float"))
 
@@ -126,3 +127,18 @@ def test_a_line_is_a_cause_or_follows_by_what_it_says(
 )
 def test_what_a_hook_saw_raised_follows_from_others_by_its_type_and_text(text: str, follows: bool) -> None:
     assert is_consequence(text) == follows
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+         "from rank 0. Please check rank 0 logs for faulty rank.", "rank 0's log names who"),
+        ("FloatingPointError: Fatal error: gradients are inconsistent between workers.", "on each rank"),
+    ],
+)  # fmt: skip
+def test_what_an_exception_says_of_other_ranks_is_not_mended_at_its_line(text: str, says: str) -> None:
+    found = verdict(RAISED.replace("ValueError: shard 17 is empty", text))
+    assert found.culprits == ()
+    assert says in found.next_steps[0]
+    assert "mend the line" not in " ".join(found.next_steps)
