@@ -51,6 +51,10 @@ def claim(analysis: Analysis) -> Saying:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
     if (alike := _ended_alike(analysis, ends)) is not None:
         return alike
+    if codes == {None} and _went_at_once(analysis, ends):
+        return Rejected(
+            "rank_exited", f"{named(gone)} were gone within milliseconds, and nobody saw how any of them ended"
+        )
     classes, left = _classes(analysis, ends)
     classes |= dict.fromkeys(left, _CONSEQUENCE)
     classes |= dict.fromkeys(analysis.case.cleared_away, _CONSEQUENCE)
@@ -81,6 +85,16 @@ def claim(analysis: Analysis) -> Saying:
         because=(*facts, *activity_facts(analysis, culprits)),
         steps=remedy_of(analysis, culprits) if first == _FAILED else (),
     ).at(analysis, wait)
+
+
+def _went_at_once(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bool:
+    """Whether all ranks went within what two ends may be seen apart, and none has said why: so does a job that is
+    over."""
+    times = [end.ended_ns for end in ends.values() if end is not None and end.ended_ns is not None]
+    if len(times) < 2 or len(times) < len({*analysis.case.observed, *analysis.case.world}):
+        return False
+    silent = not any(analysis.case.activity(rank).exceptions.text for rank in ends)
+    return silent and not analysis.hangs and max(times) - min(times) <= AT_ONCE_NS
 
 
 def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], kind: int) -> Claim | None:

@@ -28,6 +28,14 @@ def test_a_job_whose_ranks_were_all_killed_within_a_second_is_nobodys_fault() ->
     assert "all 4 ranks ended by SIGKILL within a second" in verdict.summary
 
 
+@pytest.mark.parametrize(("apart", "cause"), [(0.004, "undecided"), (0.4, "rank_exited")])
+def test_of_ranks_that_all_went_at_once_and_of_whose_ends_nothing_is_known_none_was_the_first(
+    apart: float, cause: str
+) -> None:
+    verdict = judge(evidence(*[ended(rank, 5 + rank * apart) for rank in range(4)])).verdicts[0]
+    assert verdict.cause == cause
+
+
 def test_who_is_killed_last_may_have_written_that_its_peers_are_gone() -> None:
     """Seen at a load of 13: `kill -9` of everything took long enough for one rank to lose its peers first."""
     killed = [ended(rank, 5 + rank / 7, exit_signal=9, log=CLOSED if rank in (1, 3) else ()) for rank in range(4)]
