@@ -97,13 +97,15 @@ def _went_at_once(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bo
     return silent and not analysis.hangs and max(times) - min(times) <= AT_ONCE_NS
 
 
-def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], kind: int) -> Claim | None:
+def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], kind: int) -> Saying:
     """Ranks that ended as victims do: who was the first nothing tells, or how those fared who were not seen since."""
     if any(analysis.case.activity(rank).exceptions.text for rank in culprits):
         return None
     lives = set(analysis.case.observed) - {*ends}
     unseen = unseen_since(analysis.case, ends)
     others = sorted({*unseen, *analysis.case.unobserved})
+    if not analysis.hangs and lives == {*unseen} and others and not any(map(_is_known, ends.values())):
+        return Rejected("rank_exited", f"{named(ends)} are gone, and nobody saw how, nor how {named(others)} fared")
     may = [_may_be_victim(ends[rank]) or (bool(unseen) and _is_swept(ends[rank])) for rank in culprits]
     if others and lives == {*unseen} and all(may):
         how = _sentence_of(culprits, ends)
@@ -117,9 +119,13 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
     return Claim("rank_exited", (), "possible", facts, told=told, unnamed="the rank whose end was the first")
 
 
+def _is_known(end: ProcessLook | None) -> bool:
+    return end is not None and is_told(end)
+
+
 def _may_be_victim(end: ProcessLook | None) -> bool:
     """Python ends so of an exception, torch's watchdog of a time-out; or it is not known."""
-    return end is None or not is_told(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
+    return end is None or not _is_known(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
 
 
 def _is_swept(end: ProcessLook | None) -> bool:
@@ -280,6 +286,8 @@ def _sentence(rank: int, end: ProcessLook | None) -> str:
 def _sentence_of(ranks: list[int], ends: dict[int, ProcessLook | None]) -> str:
     told = [_sentence(rank, ends[rank]) for rank in ranks]
     hows = {text.partition(" ended ")[2] for text in told}
+    if hows == {""}:
+        return f"{named(ranks)} {verb(ranks, 'is', 'are')} gone, and nobody saw how"
     return f"{named(ranks)} ended {hows.pop()}" if len(hows) == 1 else "; ".join(told)
 
 

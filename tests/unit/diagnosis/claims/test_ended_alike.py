@@ -36,6 +36,13 @@ def test_of_ranks_that_all_went_at_once_and_of_whose_ends_nothing_is_known_none_
     assert verdict.cause == cause
 
 
+def test_where_nobody_saw_how_some_ended_nor_how_the_others_fared_nothing_is_known_to_have_failed() -> None:
+    unseen = [Rank(rank, dumped=False, looks=0, log=("epoch 1",)) for rank in (0, 3)]
+    gone = [ended(rank, 5 + rank) for rank in (1, 2)]
+    assert judge(evidence(*unseen, *gone)).verdicts[0].cause == "undecided"
+    assert judge(evidence(*unseen, gone[0], ended(2, 7, exit_code=1))).verdicts[0].cause == "rank_exited"
+
+
 def test_who_is_killed_last_may_have_written_that_its_peers_are_gone() -> None:
     """Seen at a load of 13: `kill -9` of everything took long enough for one rank to lose its peers first."""
     killed = [ended(rank, 5 + rank / 7, exit_signal=9, log=CLOSED if rank in (1, 3) else ()) for rank in range(4)]
