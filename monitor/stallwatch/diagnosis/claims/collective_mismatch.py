@@ -174,7 +174,9 @@ def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], C
     if divergence.decided_by == "majority":
         return divergence.culprits, "certain" if whole and 3 * len(divergence.culprits) <= members else "likely"
     left = divergence.decided_by in align.BY_NEW_LINES and departed and not set(departed) & set(divergence.culprits)
-    if left or (divergence.decided_by == "slip" and not whole and 2 * len(divergence.culprits) >= divergence.voters):
+    # Who has not voted yet would tell which of two halves is right: by what the two called before, either may be.
+    few = divergence.decided_by != "sisters" and not whole and 2 * len(divergence.culprits) >= divergence.voters
+    if left or few:
         return (), "possible"  # another may have left what its peers do: in a first step all lines are new
     sure = whole and divergence.decided_by not in ("start", "site", "slip")
     return divergence.culprits, "likely" if sure else "possible"

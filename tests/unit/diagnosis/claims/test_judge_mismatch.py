@@ -249,6 +249,27 @@ def test_of_several_the_one_whose_lines_are_one_call_off_is_named(usual: str, ow
     assert (told.cause, told.culprits) == ("collective_mismatch", (1,)), told.summary
 
 
+def test_of_two_of_four_the_one_that_did_not_go_on_as_before_is_not_named_while_the_others_have_not_come() -> None:
+    """By its history rank 1 alone goes round; that the program has come to something new, the other two will tell."""
+    steps = loop(W4, 4)
+    ranks = [
+        Rank(0, (*steps, Call(W4, "broadcast", 64)), 8),
+        Rank(1, (*steps, steps[0]), 8),
+        *(Rank(r, steps[:-2]) for r in (2, 3)),
+    ]
+    told = evidence(*ranks)
+    bare = tuple(
+        replace(ring, operations=tuple(replace(entry, frames=()) for entry in ring.operations))
+        for rank in told.ranks
+        for ring in rank.recorders
+    )
+    told = replace(
+        told, ranks=tuple(replace(rank, recorders=bare[2 * n : 2 * n + 2]) for n, rank in enumerate(told.ranks))
+    )
+    verdict = judge(told).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
+
+
 @pytest.mark.parametrize("kept", [6, 16])
 def test_who_stands_at_the_end_has_left_the_loop_whatever_its_ring_shows_first(kept: int) -> None:
     """Rank 0 waits in the barrier at the job's end for those that go round once more. Of little that the rings have
