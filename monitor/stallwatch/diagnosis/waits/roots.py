@@ -12,6 +12,7 @@ from itertools import accumulate
 import msgspec
 
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin
+from stallwatch.diagnosis.frames.meaning import collective_name
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.untold import may_hide_transfers
 from stallwatch.diagnosis.waits.graph import Blocker, Graph, Point, Strength
@@ -314,6 +315,7 @@ def absent_ranks(case: Case, graph: Graph, roots: Roots) -> list[int]:
     gone = {rank for rank in absent if case.activity(rank).end.gone} - case.cleared_away
     absent = {rank for rank in absent - gone if not _awaits_gpu(case, rank)}
     absent = {rank for rank in absent if not _may_wait_in_what_it_issued(case, graph, rank)}
+    absent = {rank for rank in absent if not _waits_by_a_thread(case, rank)} or absent
     doubtful = absent - stands if graph.waits else set()
     if doubtful & perhaps and len([rank for rank in perhaps if case.recorded(rank)]) > 1:
         doubtful = set()  # each may wait for a message of another: who began it, is nowhere
@@ -355,6 +357,12 @@ def _may_stand_in_transfer(case: Case, rank: int) -> bool:
     """Its dump is all that is known of it, and its back end records no transfers."""
     summary = case.summaries.get(rank)
     return summary is not None and may_hide_transfers(summary)
+
+
+def _waits_by_a_thread(case: Case, rank: int) -> bool:
+    """It waits for a thread of its own, which stands in communication: that one waits for somebody in its turn."""
+    awaited = case.activity(rank).helpers.awaited
+    return awaited is not None and collective_name(awaited.stack) is not None
 
 
 def _may_wait_in_what_it_issued(case: Case, graph: Graph, rank: int) -> bool:

@@ -105,3 +105,32 @@ def test_all_others_wait_for_the_one_that_is_in_a_transfer_and_of_two_nobody_kno
     alone = [*(_waits(rank) for rank in (0, 1, 2)), _stands(3, IN_RECV)]
     assert _absent(*alone) == (3,)
     assert _absent(*alone[:2], _stands(2, IN_RECV), alone[3]) == ()
+
+
+def test_who_waits_for_a_thread_of_its_own_that_waits_in_a_collective_is_not_who_has_not_come() -> None:
+    """Rank 1 stands at a lock, all others gather in threads of an executor. Of rank 2, the only one with a dump, which
+    broke off, the main thread is the one that is judged."""
+    c10d = f"{_TORCH}distributed/distributed_c10d.py"
+    gathers = (CodeFrame("gather_object", c10d, 3631), CodeFrame("gather_metrics", "/srv/job/lib.py", 59))
+    futures = "/usr/lib/python3.11/concurrent/futures/"
+    waits = (
+        CodeFrame("Future.result", f"{futures}_base.py", 451),
+        CodeFrame("train", "/srv/job/train.py", 81),
+        SLEEPS[-1],
+    )
+    in_main = (*gathers, SLEEPS[-1])
+    pooled = (*gathers, CodeFrame("_worker", f"{futures}thread.py", 83))
+    ranks = [
+        Rank(r, dumped=False, backend="gloo", frames=f, wchan="futex_do_wait")
+        for r, f in ((0, in_main), (1, AT_LOCK), (3, in_main))
+    ]
+    told = Rank(2, STEPS, backend="gloo", frames=waits, wchan="futex_do_wait").evidence()
+    looks = []
+    for look in told.stacks:
+        main = replace(look.threads[0], ident=1)
+        looks.append(
+            replace(look, threads=(main, replace(main, name="metrics_0", os_thread_id=7, ident=2, frames=pooled)))
+        )
+    rings = tuple(replace(ring, cut_short=True) for ring in told.recorders)
+    broken = replace(told, stacks=tuple(looks), recorders=rings)
+    assert _judged(*(rank.evidence() for rank in ranks), broken) == ("not_entered", [1])
