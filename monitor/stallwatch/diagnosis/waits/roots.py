@@ -367,12 +367,17 @@ def _waits_by_a_thread(case: Case, rank: int) -> bool:
 
 def _may_wait_in_what_it_issued(case: Case, graph: Graph, rank: int) -> bool:
     """None of its recorders tells whether what it issued has ended, and it stands as in communication; or no stack says
-    where it stands, and of those whom it needs for what it issued not all left a dump."""
+    where it stands, and of those whom it needs for what it issued not all left a dump, or one waits in its own messages
+    with which its newest ones end."""
     if not case.recorded(rank) or not case.untold.issuperset(case.summaries[rank].backends):
         return False
     if case.activity(rank).call.in_collective or rank in graph.perhaps:
         return True
     issued = case.summaries[rank].issued if not case.activity(rank).known else ()
+    if issued and issued[-1].transfers:
+        peers = {wait.rank for wait in graph.waits if wait.pending.transfers} - {rank}
+        if peers & case.needed(rank, issued[-1]):
+            return True
     return not all(case.recorded(other) for one in issued for other in case.needed(rank, one))
 
 

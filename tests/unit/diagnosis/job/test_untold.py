@@ -98,6 +98,15 @@ def test_of_whom_no_stack_tells_may_wait_in_what_it_issued_for_one_without_a_dum
     assert _first(rewritten(evidence(*ranks, seen), "issued")).culprits == (1, 3)
 
 
+def test_of_whom_no_stack_tells_may_wait_in_messages_of_one_that_waits() -> None:
+    """Of a ring rank 1 has not sent; rank 2 waits for it, and rank 3 for the messages of rank 2."""
+    hops = [transfer(W4, ("send", (r + 1) % 4), ("recv", (r - 1) % 4), batched=True, line=30) for r in range(4)]
+    calls = [(*STEPS, hop, *([STEPS[0]] if r == 0 else [])) for r, hop in enumerate(hops)]
+    ranks = [Rank(r, own if r != 1 else STEPS, len(STEPS), state="R", wchan=None) for r, own in enumerate(calls)]
+    verdict = _first(rewritten(evidence(*ranks), "issued"))
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,)), verdict.summary
+
+
 @pytest.mark.parametrize("semantics", ["issued", "never"])
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_message_that_was_not_sent_has_not_arrived_whatever_ends_are_told(semantics: str, sent: bool) -> None:
