@@ -170,18 +170,26 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _may_just_have_begun(self) -> bool:
-        """One look alone shows the waits, none of them known to be longer than those of a job that runs, and no more
-        than half of the ranks in one: of an evaluation some come back before others. In a hang most of them wait."""
+        """No wait is known to be old, and no more than half of the ranks are in one: of an evaluation some come back
+        before others. In a hang most of them wait."""
+        return self.only_young_waits and 2 * len(self.waiting) <= len(self.case.observed)
+
+    @cached_property
+    def only_young_waits(self) -> bool:
+        """One look alone shows the waits, none of them known to be longer than those of a job that runs: of some it is
+        known that they are not, or there is none in any record."""
         if self.proven_stuck or any(a.progress.moving is False for a in self.case.activities.values()):
             return False
-        if 2 * len(self.waiting) > len(self.case.observed):
-            return False
-        return all(map(self._is_young, self.graph.waits)) if self.graph.waits else self.case.looks < 2
+        young = {self._is_young(wait) for wait in self.graph.waits} - {None}
+        return young == {True} or (not self.graph.waits and self.case.looks < 2)
 
-    def _is_young(self, wait: Wait) -> bool:
+    def _is_young(self, wait: Wait) -> bool | None:
+        """None where nothing tells its age."""
         captured_ns, created_ns = self.case.summaries[wait.rank].captured_at_ns, wait.pending.created_ns
-        if wait.pending.seen_before is not None or captured_ns is None or created_ns is None:
+        if wait.pending.seen_before is not None:
             return False
+        if captured_ns is None or created_ns is None:
+            return None
         return captured_ns - created_ns < _YOUNG_NS
 
     @property

@@ -11,6 +11,7 @@ from stallwatch.diagnosis.analysis import Analysis, analyze_job
 from stallwatch.diagnosis.called_lines import called_at, lines_of
 from stallwatch.diagnosis.claim import Claim, Saying, doubtful, named, waiting_facts
 from stallwatch.diagnosis.claims import (
+    behind_a_lock,
     calls_without_recorder,
     collective_mismatch,
     gpu,
@@ -29,7 +30,7 @@ from stallwatch.diagnosis.claims import (
     transfers_unrecorded,
     unrecorded_barrier,
 )
-from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.case import Case, most_looks
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary
@@ -88,7 +89,7 @@ def judge(evidence: Evidence) -> Judgement:
         evidence.world_size,
         evidence.nodes,
         {rank.rank: rank for rank in ranks},
-        evidence.looks,
+        min(evidence.looks, most_looks(ranks)),
         logs,
         evidence.meeting,
         evidence.held_back,
@@ -148,7 +149,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     unrecorded_barrier.claim,
     not_entered.comm_stuck,
     not_entered.skipped,
-    not_entered.behind_a_lock,
+    behind_a_lock.claim,
     moving.waiting,
     not_entered.claim,
     processes_apart.claim,
@@ -179,9 +180,7 @@ def _decide(analysis: Analysis) -> tuple[Claim, tuple[Rejected, ...]]:
     if not claims:
         return _undecided_claim(analysis), tuple(rejected)
     first = claims[0]
-    for other in claims[1:]:
-        if other.cause != first.cause:
-            rejected.append(Rejected(other.cause, _why_later(first, other)))
+    rejected += [Rejected(one.cause, _why_later(first, one)) for one in claims[1:] if one.cause != first.cause]
     return first, _once(rejected, first.cause)
 
 

@@ -131,17 +131,73 @@ def _one_early_look() -> list[RankEvidence]:
     return [msgspec.structs.replace(rank, captured_at_ns=begun_ns + 2 * SECOND_NS) for rank in told]
 
 
-def test_one_look_at_a_wait_that_is_not_old_names_a_rank_as_a_guess() -> None:
-    """A job that moves looks the same for a moment."""
-    verdict = judge(Evidence(4, "nccl", tuple(_one_early_look()), (), (), looks=1)).verdicts[0]
-    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("not_entered", (3,), "possible")
+@pytest.mark.parametrize(("dated", "culprits"), [(True, ()), (False, (3,))])
+def test_one_look_at_a_wait_that_is_not_old_names_a_rank_only_where_somebody_else_dumped(
+    dated: bool, culprits: tuple[int, ...]
+) -> None:
+    """A job that moves looks the same for a moment. torch writes dumps without a time, when it has waited in vain."""
+    told = [rank if dated else msgspec.structs.replace(rank, captured_at_ns=None) for rank in _one_early_look()]
+    verdict = judge(Evidence(4, "nccl", tuple(told), (), (), looks=1)).verdicts[0]
+    assert (verdict.culprits, verdict.confidence == "certain") == (culprits, False)
+
+
+@pytest.mark.parametrize("age_seconds", [2, 30])
+def test_one_look_at_a_call_that_all_have_entered_is_stuck_only_if_it_is_old(age_seconds: int) -> None:
+    steps = loop(world(4), 12)
+    told = [Rank(r, steps, len(steps) - 1, looks=1).evidence() for r in range(4)]
+    begun_ns = max(o.created_ns or 0 for rank in told for recorder in rank.recorders for o in recorder.operations)
+    told = [msgspec.structs.replace(rank, captured_at_ns=begun_ns + age_seconds * SECOND_NS) for rank in told]
+    verdict = judge(Evidence(4, "nccl", tuple(told), (), (), looks=1)).verdicts[0]
+    assert verdict.cause == ("comm_stuck" if age_seconds > 3 else "undecided")
+
+
+_C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def _runs(rank: RankEvidence, active: bool) -> RankEvidence:
+    stacks = (
+        msgspec.structs.replace(
+            look, threads=tuple(msgspec.structs.replace(thread, active=active) for thread in look.threads)
+        )
+        for look in rank.stacks
+    )
+    processes = (
+        msgspec.structs.replace(
+            look,
+            threads=tuple(msgspec.structs.replace(t, cpu_ticks=100 + 400 * active * look.look) for t in look.threads),
+        )
+        for look in rank.processes
+    )
+    return msgspec.structs.replace(rank, stacks=tuple(stacks), processes=tuple(processes))
+
+
+@pytest.mark.parametrize(
+    ("state", "looks", "culprits"), [("R", (1,), ()), ("S", (2,), ()), ("R", (1, 2), (3,)), ("S", (1, 2), (3,))]
+)
+def test_of_stacks_of_one_moment_one_that_all_others_wait_for_may_come_and_is_not_named(
+    state: str, looks: tuple[int, ...], culprits: tuple[int, ...]
+) -> None:
+    """All others wait for it, as in every step of a job that moves. A look is one, be it the second."""
+    inside = (CodeFrame("all_reduce", _C10D, 3000), *SLEEPS[1:])
+    told = [Rank(r, dumped=False, frames=inside, wchan="futex_do_wait").evidence() for r in range(3)]
+    adam = CodeFrame("_single_tensor_adam", "/opt/venv/lib/python3.11/site-packages/torch/optim/adam.py", 500)
+    frames, wchan = ((adam, *SLEEPS[1:]), None) if state == "R" else (SLEEPS, "hrtimer_nanosleep")
+    told.append(_runs(Rank(3, dumped=False, frames=frames, state=state, wchan=wchan).evidence(), state == "R"))
+    kept = [
+        msgspec.structs.replace(
+            rank,
+            stacks=tuple(look for look in rank.stacks if look.look in looks),
+            processes=tuple(look for look in rank.processes if look.look in looks),
+        )
+        for rank in told
+    ]
+    assert judge(Evidence(4, "nccl", tuple(kept), (), (), looks=max(looks))).verdicts[0].culprits == culprits
 
 
 @pytest.mark.parametrize("dumped", [True, False])
 def test_one_look_at_a_young_wait_of_no_more_than_half_of_the_ranks_names_nobody(dumped: bool) -> None:
     """Some come back from an evaluation before others. By stacks alone no wait has an age."""
-    c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-    inside = (CodeFrame("all_reduce", c10d, 3000), *SLEEPS[1:])
+    inside = (CodeFrame("all_reduce", _C10D, 3000), *SLEEPS[1:])
     told = [rank for rank in _one_early_look() if rank.rank in (0, 3)]
     stacks = Rank(0, frames=inside, looks=1).evidence().stacks
     told[0] = msgspec.structs.replace(told[0], stacks=stacks)

@@ -1,6 +1,5 @@
 """Ranks that others wait for and that wait in nothing: they never entered; `where` says what they do instead. Or they
-went past the call, or stand at a lock that a thread of theirs holds while it waits in a collective. Or all have entered
-and it does not end (comm_stuck)."""
+went past the call. Or all have entered and it does not end (comm_stuck)."""
 
 from collections.abc import Iterable
 
@@ -25,7 +24,6 @@ from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.waits.graph import Point, Strength, Wait
 from stallwatch.diagnosis.waits.roots import goes_on, resolves
 from stallwatch.diagnosis.waits.shared_locks import holder_named, told_by_kernel
-from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.verdict import Confidence, Fact, Rejected, Where
 from stallwatch.progress.job_progress import many_move
@@ -48,6 +46,9 @@ def claim(analysis: Analysis) -> Saying:
     moving = [rank for rank in found if goes_on(analysis.case, rank)]
     if len(moving) == len(found):
         return Rejected("not_entered", f"{named(moving)} makes progress")
+    # Whose stacks come without a time, from somebody who says that the job hangs, are another matter.
+    if analysis.only_young_waits and analysis.dated:
+        return Rejected("not_entered", f"{named(found)} may come: one look shows the waits, and none of them is old")
     left = {departure.rank for departure in analysis.departures} - set(found)
     if left and set(found) <= set(analysis.graph.perhaps):
         why = f"{named(found)} may wait for a message of {named(left)}, whose calls are others than they always were"
@@ -256,57 +257,6 @@ def _beat(analysis: Analysis, rank: int) -> Heartbeat | None:
     return beats[-1] if beats else None
 
 
-# Ranks that others wait for stand at a lock while another thread of theirs stands in a collective of its own: the lock
-# is most likely that thread's, and who lacks in that collective closes the circle.
-#
-# Recorders show the two waits and no link between them: without this the ranks at the lock would be accused.
-
-
-def behind_a_lock(analysis: Analysis) -> Saying:
-    """Ranks that others wait for stand at a lock that their own thread, in another collective, most likely holds."""
-    absent = {rank for rank, _ in analysis.roots.absent}
-    if not analysis.hangs or not absent:
-        return None
-    beside = {wait.rank: wait for wait in analysis.graph.waits if wait.rank in absent}
-    if any(rank not in beside or analysis.case.activity(rank).place.where != "lock" for rank in absent):
-        return None
-    points = {wait.point for wait in beside.values()}
-    if len(points) != 1:
-        return None
-    wait = beside[min(absent)]
-    lacking = tuple(sorted(_lacking(analysis, wait) - absent))
-    # Only who waits, too, closes the circle; one that works will come.
-    if not lacking or not set(lacking) <= set(analysis.waiting) or 2 * len(lacking) > len(analysis.case.observed):
-        return None
-    call = analysis.case.call(wait.rank, wait.pending)
-    return Claim(
-        cause="not_entered",
-        culprits=lacking,
-        confidence="possible",
-        because=(
-            Fact(
-                f"{named(absent)} {verb(absent, 'waits', 'wait')} for a lock, while another thread of the "
-                f"same process waits in {point_name(analysis, wait.point, call)}: likely that thread holds it",
-                "flight recorders and py-spy",
-            ),
-            *waiting_facts(analysis),
-            *activity_facts(analysis, lacking),
-        ),
-        where=common_where(analysis, lacking),
-        missing=("which thread holds the lock: no recorder tells",),
-    ).at(analysis, wait)
-
-
-def _lacking(analysis: Analysis, wait: Wait) -> set[int]:
-    """Members that have not entered; of a group whose members nobody wrote down, every rank that has no such call."""
-    blockers = {blocker.rank for blocker in analysis.graph.blockers[wait.point]}
-    group = analysis.case.groups[wait.point.group]
-    if blockers or group.members_known:
-        return blockers
-    entered = analysis.case.streams[wait.point.group]
-    return {rank for rank in analysis.case.world if rank not in entered and analysis.case.recorded(rank)}
-
-
 # Everybody has entered the same operation and it does not end. Nobody is named.
 
 
@@ -322,6 +272,8 @@ def comm_stuck(analysis: Analysis) -> Saying:
     moving = [rank for rank, activity in analysis.case.activities.items() if activity.progress.moving]
     if many_move(moving, analysis.case.observed):
         return Rejected("comm_stuck", f"{named(moving)} make progress: what is entered will end")
+    if analysis.only_young_waits:
+        return Rejected("comm_stuck", "one look shows the waits, and none of them is old")
     stuck = {wait.point for wait in analysis.graph.waits if wait.stuck}
     # Of a group whose members nobody wrote down, those that have not come yet may stand in another that is whole.
     whole = [point for point in analysis.roots.closed if not perhaps_members(analysis.case, point.group)]

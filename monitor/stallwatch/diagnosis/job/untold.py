@@ -218,7 +218,7 @@ def _is_dated_after(case: Case, rank: int, issued: Pending) -> bool:
     if not case.recorded(rank):
         return False
     summary = case.summaries[rank]
-    if issued.seen_before and summary.look == case.looks:
+    if issued.seen_before and summary.look >= case.looks:
         return True
     if summary.captured_at_ns is None or issued.created_ns is None:
         return False

@@ -5,7 +5,7 @@ import pytest
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.diagnosis.analysis import analyze_job
 from stallwatch.diagnosis.claim import Claim
-from stallwatch.diagnosis.claims.not_entered import behind_a_lock
+from stallwatch.diagnosis.claims import behind_a_lock
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame
@@ -25,7 +25,7 @@ def _named(groups: dict[int, Group], others: dict[int, Rank]) -> tuple[int, ...]
     told = [rank.evidence() for rank in (*ranks, *others.values())]
     activities = {rank.rank: read_activity(rank) for rank in told}
     case = Case([reduce_rank(rank) for rank in told], activities, 4, (), {rank.rank: rank for rank in told}, 2)
-    said = behind_a_lock(analyze_job(case))
+    said = behind_a_lock.claim(analyze_job(case))
     return said.culprits if isinstance(said, Claim) else ()
 
 
