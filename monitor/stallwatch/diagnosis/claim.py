@@ -292,15 +292,17 @@ def some_stayed(analysis: Analysis, departures: Sequence[SequenceBreak]) -> bool
 
 def end_of(analysis: Analysis, rank: int) -> ProcessLook | None:
     """The look that shows how a rank's process ended, else the last one, with the exit code that its hook said; None
-    without any look at the process."""
+    where nobody looked at the process and its hook does not say."""
     evidence = analysis.case.evidence.get(rank)
     looks = [look for look in evidence.processes if evidence] if evidence else []
     ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
     last = max(ended or looks, key=lambda look: look.look, default=None)
     beats = evidence.heartbeat if evidence else ()
     said = next((beat for beat in reversed(beats) if beat.ended and not beat.is_child), None)
-    if ended or last is None or said is None or said.exit_code is None:
+    if ended or said is None or said.exit_code is None:
         return last
+    if last is None:
+        return ProcessLook(source="", look=1, exit_code=said.exit_code, exit_source="hook")
     return msgspec.structs.replace(last, exit_code=said.exit_code, exit_source="hook")  # its last word
 
 

@@ -45,8 +45,8 @@ def claim(analysis: Analysis) -> Saying:
     if codes == {0, None} and not analysis.hangs:
         return Rejected("rank_exited", f"those of {named(gone)} that were seen to end did with exit code 0")
     if codes == {0}:
-        if len(gone) == len(analysis.case.observed):
-            return Rejected("rank_exited", "every process ended with exit code 0")
+        if len(gone) + len(unseen_since(analysis.case, gone)) == len(analysis.case.observed):
+            return Rejected("rank_exited", "every process whose end was seen ended with exit code 0")
         if not analysis.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
     if (alike := _ended_alike(analysis, ends)) is not None:
@@ -106,8 +106,10 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
     others = sorted({*unseen, *analysis.case.unobserved})
     if not analysis.hangs and lives == {*unseen} and others and not any(map(_is_known, ends.values())):
         return Rejected("rank_exited", f"{named(ends)} are gone, and nobody saw how, nor how {named(others)} fared")
-    may = [_may_be_victim(ends[rank]) or (bool(unseen) and _is_swept(ends[rank])) for rank in culprits]
-    if others and lives == {*unseen} and all(may):
+    nobody_lives = lives == {*unseen}
+    swept = nobody_lives and bool(unseen)
+    may = [_may_be_victim(ends[rank]) or (swept and _is_swept(ends[rank])) for rank in culprits]
+    if (unseen or (others and nobody_lives)) and all(may):
         how = _sentence_of(culprits, ends)
         told = f"{how}, as a victim does, too, and nobody saw how {named(others)} fared; begin with their logs"
     elif not lives and len(culprits) > 1 and kind <= _ABORTED and all(_may_be_victim(ends[rank]) for rank in culprits):

@@ -203,8 +203,10 @@ def unseen_since(case: Case, gone: Collection[int]) -> list[int]:
 
 
 def _first_look_of_end(case: Case, rank: int) -> int:
-    looks = case.evidence[rank].processes if rank in case.evidence else ()
-    return min((look.look for look in looks if look.state in ENDED or is_told(look)), default=1)
+    evidence = case.evidence.get(rank)
+    looks = evidence.processes if evidence else ()
+    by_hook = (look for look, beat in enumerate(evidence.heartbeat if evidence else (), 1) if beat.ended)
+    return min((look.look for look in looks if look.state in ENDED or is_told(look)), default=next(by_hook, 1))
 
 
 def _last_look(case: Case, rank: int) -> int:
@@ -212,7 +214,8 @@ def _last_look(case: Case, rank: int) -> int:
     looks = [summary.look] if summary is not None else []
     if evidence is not None:
         looks += [look.look for look in evidence.processes]
-        looks += [*(look.look for look in evidence.stacks), *(look.look for look in evidence.recorders)]
+        looks += [look.look for look in evidence.stacks if look.threads]  # not one that py-spy failed to read
+        looks += [look.look for look in evidence.recorders]
     return max(looks, default=0)
 
 

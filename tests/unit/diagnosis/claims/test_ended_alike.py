@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import NodeEvidence
+from stallwatch.model.evidence import NodeEvidence, Stacks
 from stallwatch.model.kernel import KernelEvent
 from tests.builders.clock import SECOND_NS
-from tests.builders.job import Rank, evidence
+from tests.builders.heartbeat import heartbeat
+from tests.builders.job import Rank, evidence, loop, world
 
 CLOSED = (
     "Traceback (most recent call last):",
@@ -41,6 +42,26 @@ def test_where_nobody_saw_how_some_ended_nor_how_the_others_fared_nothing_is_kno
     gone = [ended(rank, 5 + rank) for rank in (1, 2)]
     assert judge(evidence(*unseen, *gone)).verdicts[0].cause == "undecided"
     assert judge(evidence(*unseen, gone[0], ended(2, 7, exit_code=1))).verdicts[0].cause == "rank_exited"
+
+
+def test_who_died_as_victims_do_is_not_named_where_somebody_was_not_seen_since() -> None:
+    """Rank 1 lives; rank 2 may have been killed, which rank 0 then died of."""
+    victim, lives = ended(0, 5, exit_code=1), Rank(1, loop(world(3), 3), 5)
+    unseen = Rank(2, dumped=False, looks=0, log=("epoch 1",)).evidence()
+    unread = replace(unseen, stacks=(Stacks("stacks.error.json", 2, 1002, (), "No such process"),))
+    for other, culprits in ((unseen, ()), (unread, ()), (Rank(2, loop(world(3), 3), 5).evidence(), (0,))):
+        told = evidence(victim, lives, world_size=3)
+        verdict = judge(replace(told, ranks=(*told.ranks, other))).verdicts[0]
+        assert (verdict.cause, verdict.culprits) == ("rank_exited", culprits), other
+
+
+def test_by_hooks_that_say_so_ranks_of_which_no_process_was_seen_ended_well() -> None:
+    """Of the others nothing was seen since."""
+    told = evidence(*[Rank(rank, dumped=False, looks=0) for rank in (0, 1)], Rank(2, dumped=False, looks=1))
+    beats = {rank: (heartbeat(rank), heartbeat(rank, ended=True, exit_code=0)) for rank in (0, 1)}
+    ends = tuple(replace(rank, heartbeat=beats.get(rank.rank, ())) for rank in told.ranks)
+    verdict = judge(replace(told, ranks=ends)).verdicts[0]
+    assert verdict.cause == "undecided", verdict.summary
 
 
 def test_who_is_killed_last_may_have_written_that_its_peers_are_gone() -> None:
