@@ -30,7 +30,8 @@ from stallwatch.diagnosis.claims import (
     transfers_unrecorded,
     unrecorded_barrier,
 )
-from stallwatch.diagnosis.job.case import Case, most_looks
+from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.pace import most_looks
 from stallwatch.diagnosis.logs import of_this_life, read_logs
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.diagnosis.report.sentences import summary

@@ -59,15 +59,6 @@ def outdated_ranks(summaries: Iterable[RankSummary]) -> frozenset[int]:
     return frozenset(s.rank for s in dumped if (fresh and s.look < last_look) or precedes_a_wait(s.captured_at_ns))
 
 
-def most_looks(ranks: Iterable[RankEvidence]) -> int:
-    """How often that rank was seen of which most looks are left: one alone, be it the second, shows no standstill."""
-    seen = (
-        [*(r.look for r in one.recorders), *(s.look for s in one.stacks), *(p.look for p in one.processes)]
-        for one in ranks
-    )
-    return max((len(set(looks)) for looks in seen), default=1) or 1
-
-
 def _newest_ns(summary: RankSummary) -> int:
     return max((p.created_ns for p in summary.pending if p.created_ns is not None), default=0)
 

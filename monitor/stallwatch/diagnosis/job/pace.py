@@ -2,7 +2,7 @@
 comes late to each call, whether work has moved to them, and where they spend time that their peers do not."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import sqrt
 from statistics import fmean, median, stdev
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.recorder import signature
+from stallwatch.model.evidence import RankEvidence
 from stallwatch.model.summary import Pending
 from stallwatch.model.verdict import Slowness
 from stallwatch.progress.job_progress import SURE_ERRORS, many_move, minorities, stand_apart
@@ -102,6 +103,15 @@ class Late(NamedTuple):
     all_seen: bool  # False: a member without a dump may come later still
     since_ns: int = 0  # of the clock of arrivals
     eased_seconds: float = 0.0  # of each step, by which all others together have less to do since then
+
+
+def most_looks(ranks: Iterable[RankEvidence]) -> int:
+    """How often that rank was seen of which most looks are left: one alone, be it the second, shows no standstill."""
+    seen = (
+        [*(r.look for r in one.recorders), *(s.look for s in one.stacks), *(p.look for p in one.processes)]
+        for one in ranks
+    )
+    return max((len(set(looks)) for looks in seen), default=1) or 1
 
 
 class Pace:
