@@ -1,0 +1,45 @@
+"""torch's RPC: who waits for an answer of another worker is not accused of staying away."""
+
+from stallwatch.diagnosis import judge
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.verdict import Verdict
+from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, world
+
+_RPC = "/opt/venv/lib/python3.11/site-packages/torch/distributed/rpc/api.py"
+_MODULE = CodeFrame("<module>", "/srv/job/train.py", 99)
+_ASKS = (CodeFrame("rpc_sync", _RPC, 792), CodeFrame("run_trainer", "/srv/job/train.py", 27), _MODULE)
+_SHUTS_DOWN = (CodeFrame("shutdown", _RPC, 382), CodeFrame("main", "/srv/job/train.py", 35), _MODULE)
+# A worker runs what another one asked for: the frames of RPC are around it.
+_RUNS = (CodeFrame("load", "/srv/job/train.py", 40), CodeFrame("_run_function", _RPC.replace("api", "internal"), 200))
+
+
+def _judged(*frames: tuple[CodeFrame, ...]) -> Verdict:
+    ranks = (
+        Rank(rank, frames=stack, wchan="futex_do_wait" if stack in (_ASKS, _SHUTS_DOWN) else "hrtimer_nanosleep")
+        for rank, stack in enumerate(frames)
+    )
+    return judge(evidence(*ranks)).verdicts[0]
+
+
+def test_trainers_that_wait_for_their_server_are_not_named() -> None:
+    """A batch-updating server answers all of them once each has asked; rank 3 has had fewer batches, and shuts down."""
+    verdict = _judged(_SHUTS_DOWN, _ASKS, _ASKS, _SHUTS_DOWN)
+    assert (verdict.cause, verdict.culprits, verdict.waiting) == ("undecided", (), "0,3")
+    assert "ranks 1-2 wait for the answer of another worker (RPC) at /srv/job/train.py:27" in verdict.summary
+
+
+def test_who_stands_in_what_another_worker_asked_for_is_named() -> None:
+    verdict = _judged(_SHUTS_DOWN, _RUNS, _SHUTS_DOWN, _SHUTS_DOWN)
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_where_recorders_show_the_wait_who_asks_is_the_one_that_has_not_entered() -> None:
+    steps = loop(world(4), 6)
+    waits = [Rank(rank, (*steps, Call(world(4))), len(steps)) for rank in (0, 2, 3)]
+    verdict = judge(evidence(*waits, Rank(1, steps, frames=_ASKS, wchan="futex_do_wait"))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1,))
+
+
+def test_beside_one_that_stands_elsewhere_all_are_named() -> None:
+    verdict = _judged(_SHUTS_DOWN, _ASKS, SLEEPS, _SHUTS_DOWN)
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (1, 2))
