@@ -17,7 +17,7 @@ _LOGGED: Final = re.compile(r"\b(?:DEBUG|INFO|WARN|WARNING|ERROR)\b|\b\d\d:\d\d:
 _LONGEST_MARK: Final = 120
 # How the ranks' meeting fails: at the store's address, or at each other's.
 OF_MEETING: Final = frozenset(
-    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout")
+    ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout", "nccl_no_adapter")
 )  # fmt: skip
 # An end only as the last line of a log: in its midst a part of the work may say so.
 _LAST_WORD: Final = re.compile(

@@ -1,6 +1,6 @@
 """What NCCL's plug-in and libfabric print of EFA, Amazon's network adapter: a way that failed, or one never opened."""
 
-from tests.builders.texts import timed_out, told, verdict
+from tests.builders.texts import RAISED, ranked, timed_out, told, verdict
 
 _AT = "ip-10-0-0-1:{0}:{0} [0] "
 _FAILED = (
@@ -37,3 +37,9 @@ def test_who_could_not_open_its_adapter_is_whom_the_others_wait_for() -> None:
     tagged = f"[1,23]<stdout>:{_NOT_OPENED.format(9)}[1,31]<stdout>:ip-10-0-0-2:8:8 [7] NCCL INFO NET/OFI No NIC info\n"
     assert told(tagged) == ("rank_raised", (23,))
     assert told(_NO_PROVIDER.format(9) + "step 1\nstep 2\n")[1] == ()  # NCCL takes sockets then
+
+
+def test_an_adapter_without_which_training_began_all_the_same_ended_nothing() -> None:
+    steps = "".join(f"step {step} loss 0.5\n" for step in range(9))
+    assert told(_NOT_OPENED.format(9) + steps)[0] == "undecided"
+    assert told(_NOT_OPENED.format(9) + steps + ranked(RAISED, 2)) == ("rank_raised", (2,))
