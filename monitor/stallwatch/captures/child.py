@@ -64,7 +64,7 @@ class LookCapture:
             if by_rank.setdefault(sample.rank, sample) is not sample:
                 self._problems.append(f"process {sample.pid} is rank {sample.rank} too and was not looked at")
         hooked = [rank for rank, sample in by_rank.items() if isinstance(sample.heartbeat, Known)]
-        turn_ns = dict(zip(hooked, turns(len(hooked), len(os.sched_getaffinity(0))), strict=True))
+        turn_ns = dict(zip(hooked, turns(len(hooked), len(os.sched_getaffinity(0)), order.look), strict=True))
         self.ranks = [RankCapture(sample, place, turn_ns.get(rank, 0)) for rank, sample in by_rank.items()]
 
     def take(self) -> None:

@@ -28,6 +28,8 @@ _LEAST_WAIT_SECONDS = 1.0
 _TURN_NS = 60_000_000
 # Hooks look for requests four times a second, all at one moment: a turn begins when every hook has seen its own.
 _NOTICE_NS = 300_000_000
+_SOON_NOTICE_NS = 100_000_000  # whoever has answered a moment ago looks all the time (hook/pulse.py, ASKED_AGAIN_NS)
+_SOON_LOOK = 2  # comes two seconds after the first
 _MOST_TURNS_NS = 2_000_000_000
 
 EXTRA = "stacks"
@@ -38,14 +40,16 @@ SCENE = "scene"  # hook/scene.py: comes with every answer of a hook that knows i
 _SCENE_LIMIT_BYTES = 1 << 20
 
 
-def turns(ranks: int, cores: int) -> tuple[int, ...]:
-    """Given how many ranks are asked at once and how many cores they share, return by how many nanoseconds each puts
-    its dump off: half of the cores dump at a time, for the ranks that wait meanwhile poll on the others."""
+def turns(ranks: int, cores: int, look: int = 1) -> tuple[int, ...]:
+    """Given how many ranks are asked at once, how many cores they share and at which look, return by how many
+    nanoseconds each puts its dump off: half of the cores dump at a time, for the ranks that wait meanwhile poll on the
+    others."""
     at_once = max(1, cores // 2)
     if ranks <= at_once:
         return (0,) * ranks
     each_ns = min(_TURN_NS, _MOST_TURNS_NS * at_once // ranks)
-    return tuple(_NOTICE_NS + rank // at_once * each_ns for rank in range(ranks))
+    notice_ns = _SOON_NOTICE_NS if look == _SOON_LOOK else _NOTICE_NS
+    return tuple(notice_ns + rank // at_once * each_ns for rank in range(ranks))
 
 
 def rungs_of(heartbeat: Heartbeat | None, rungs: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from stallwatch.captures.flight_recorder import rungs_of, turns
+from stallwatch.hook.pulse import REQUEST_SECONDS
 from stallwatch.model.snapshot import GroupCounter
 from tests.builders.heartbeat import heartbeat
 
@@ -37,6 +38,11 @@ def test_ranks_that_share_two_cores_dump_one_after_the_other() -> None:
     apart = [later - sooner for sooner, later in pairwise(moments)]
     assert min(apart) >= 50_000_000  # a dump of a full ring takes 30 ms
     assert min(moments) >= 250_000_000  # every hook has looked for its request by then
+    # Hooks that have answered a moment ago have, sooner.
+    soon = turns(8, 2, look=2)
+    assert min(soon) >= 2 * REQUEST_SECONDS * 1e9
+    assert max(soon) - min(soon) == max(moments) - min(moments)
+    assert turns(8, 2, look=3) == moments
 
 
 def test_half_of_the_cores_dump_at_a_time_and_nobody_waits_for_long() -> None:
