@@ -99,9 +99,11 @@ def _measured(life: IncidentLife, report: Report, now_ns: int) -> tuple[Incident
 
 def with_what_is_sure_now(life: IncidentLife, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:
     """Of ranks that are surely slow now what the last look found of them is told: another one takes ten seconds."""
-    report = life.incident.report
+    report, shared = life.incident.report, life.incident.together
     if life.family != "slow" or report is None or len(report.verdicts) < 2:
         return life
+    if shared is not None and shared.nodes:
+        return life  # of a job on several nodes what all of them say together stands
     verdict = slowness.measured(life.incident, report.verdicts)
     if not verdict.traits.holds_back:
         return life

@@ -5,9 +5,11 @@ import pytest
 
 from stallwatch.incidents.messages import (
     CancelCapture,
+    FleetSaid,
     Judge,
     StartCapture,
 )
+from stallwatch.model.incident import Together
 from stallwatch.model.verdict import Fact
 from stallwatch.progress.job_progress import BY_STEPS
 from tests.unit.incidents.stories import Story, facts, finding, of, report, slow_report, stall
@@ -54,8 +56,8 @@ def test_what_goes_on_since_a_look_adds_to_what_that_saw(lately: bool, severity:
     assert story.severity == severity
 
 
-def test_what_a_look_found_of_ranks_that_become_sure_is_told_without_another_look() -> None:
-    """The second took ten seconds more."""
+def becomes_sure(together: Together | None = None) -> Story:
+    """A slow rank of which a look found the line, and called the job healthy; then steps were sure."""
     story = Story()
     slow = finding("slow", "suspect")
     story.at(20, slow, jobs=[facts(moved=True)])
@@ -63,9 +65,21 @@ def test_what_a_look_found_of_ranks_that_become_sure_is_told_without_another_loo
     healthy, by_steps = report("healthy"), slow_report(slow.ranks, 0.06, 20.0).verdicts[0]
     by_steps = msgspec.structs.replace(by_steps, because=(Fact("many steps", BY_STEPS),))
     story.judged(msgspec.structs.replace(healthy, verdicts=(*healthy.verdicts, by_steps)))
+    if together is not None:
+        story.hear(FleetSaid(story.incident.incident_id, together))
     story.at(28, slow)
     assert (story.severity, story.incident.state) == ("none", "suspect")
     story.at(29, msgspec.structs.replace(slow, stage="confirmed", slowness=by_steps.slowness))
+    return story
+
+
+def test_of_a_job_on_several_nodes_what_they_say_together_stands() -> None:
+    assert becomes_sure(Together(True, "", "train-1", 2)).incident.state == "suspect"
+
+
+def test_what_a_look_found_of_ranks_that_become_sure_is_told_without_another_look() -> None:
+    """The second took ten seconds more."""
+    story = becomes_sure()
     assert (story.severity, story.incident.state) == ("warning", "open")
     assert story.incident.verdict is not None
     assert (story.incident.verdict.cause, story.life.judged_look) == ("slow_rank", 1)
