@@ -40,6 +40,7 @@ _LEFT = 0.34
 _SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
 # What it costs is measured over so long once it is told, and the first part of that may be of before it began.
 _MEASURED_NS = 60 * SECOND_NS
+_MEASURED_LOOKS = 48  # or over so many: of steps of five seconds a dozen vary by a third of what +30 % costs
 _SURELY_OF_IT = 0.7
 _WARM_UP_NS = 60 * SECOND_NS  # what has been so since the first steps may end with them: one rank compiles for longer
 _MORE = 1.5  # times what it was at first: that is new
@@ -231,7 +232,7 @@ class SlowDetector:
             if costs_nothing(watched.looks, peers, least.ranks, alive, seconds):
                 return None
             seconds = watched.without_seconds
-        since_told = watched.looks.within(min(seen.at_ns - since_ns, _MEASURED_NS)) if told else 0
+        since_told = _measured_looks(watched.looks, seen.at_ns - since_ns) if told else 0
         columns = columns_with(watched.looks, least.ranks, max(least.looks, since_told))
         surely = max(LEAST_LOOKS, int(_SURELY_OF_IT * since_told))
         slowness = slow_cost(watched.looks, columns, least.ranks, alive, seconds, surely)
@@ -282,7 +283,13 @@ class SlowDetector:
         columns = columns_with(watched.looks, before.ranks, window)
         if len(columns) <= len(before.ranks):
             return before  # the others stand: nobody is left to compare it with
-        slowness = slow_cost(watched.looks, columns, before.ranks, alive, before.before_seconds)
+        lasts_ns = watched.looks.looks[-1].at_ns - before.since_ns
+        measured = max(window, _measured_looks(watched.looks, lasts_ns))
+        every, surely = (
+            columns_with(watched.looks, before.ranks, measured),
+            max(LEAST_LOOKS, int(_SURELY_OF_IT * window)),
+        )
+        slowness = slow_cost(watched.looks, every, before.ranks, alive, before.before_seconds, surely)
         left, error = difference(columns, before.ranks)
         if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):
             return None
@@ -306,6 +313,11 @@ class SlowDetector:
             grows=slow.grows,
             lately=slow.lately,
         )
+
+
+def _measured_looks(looks: Looks, lasts_ns: int) -> int:
+    """Of how many of the last looks a cost is made that lasts for so long."""
+    return max(looks.within(min(lasts_ns, _MEASURED_NS)), min(looks.within(lasts_ns), _MEASURED_LOOKS))
 
 
 def _with_before(watched: _Watched, slow: _Slow | None) -> _Watched:

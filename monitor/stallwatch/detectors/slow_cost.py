@@ -19,6 +19,7 @@ _AT_ONCE = 0.05  # of a step: samples that lie less apart are of one moment
 _EARLIER_LOOKS = 16  # of a job without slow ranks say how long its steps were; or
 _SOME_LOOKS = 4  # where they surely show that it was without
 _WAITS_EXPECTED = 3.0  # moments, if they had been as now: none of them is seen by chance in one of twenty
+_WARM_UP = 0.04  # of a step: of jitter of 10 % means of a dozen steps and of two dozen differ by less
 _JUST_BEFORE = 2  # looks: that in which it began, and a step of its own before that
 _ALLOWED = 2.0  # times their interval of 95 %: they were chosen as those that show the most
 _APART = 0.3  # of the cost: of looks at four moments a second
@@ -154,17 +155,18 @@ def seconds_without(looks: Looks, peers: Sequence[tuple[int, Column]], ranks: Se
     earlier = less[:-begun]
     if len(earlier) < _EARLIER_LOOKS:
         return _before_by_few(looks, earlier, now) / SECOND_NS
-    return 0.0 if fmean(earlier) > _WITHOUT * now else _early_step_ns(looks, len(less), len(earlier)) / SECOND_NS
+    if fmean(earlier) > _WITHOUT * now:
+        return 0.0
+    return _early_step_ns(looks, len(less), len(earlier), _WARM_UP) / SECOND_NS
 
 
-def _early_step_ns(looks: Looks, many: int, earlier: int) -> float:
+def _early_step_ns(looks: Looks, many: int, earlier: int, warm_up: float = 0.0) -> float:
     """A step's mean length in the first `earlier` of so many looks. A warm-up is long past, or does not count: the
-    later half has it least."""
-    halves = (
-        _usual_step_ns(looks, many, many - earlier),
-        _usual_step_ns(looks, many - earlier + earlier // 2, many - earlier),
-    )
-    return min((step_ns for step_ns in halves if step_ns), default=0.0)
+    later half has it least. `warm_up`: by which part all of them are longer then; of less the lower of the two would
+    be too low."""
+    whole = _usual_step_ns(looks, many, many - earlier)
+    later = _usual_step_ns(looks, many - earlier + earlier // 2, many - earlier)
+    return later if 0.0 < later * (1.0 + warm_up) < whole else whole
 
 
 def _before_by_few(looks: Looks, earlier: Sequence[float], now: float) -> float:
@@ -189,10 +191,11 @@ def _moments(looks: Looks, window: int, but: int = 0) -> list[tuple[int, int]]:
 
 def _usual_step_ns(looks: Looks, window: int, but: int) -> float:
     """`Looks.step_ns` without steps in which the job stood: who was held up before says nothing of how fast it is."""
+    moments = _moments(looks, window, but)
+    if window >= len(looks.looks) == looks.count:
+        moments = moments[1:]  # the first of all begins in the midst of a step
     each = [
-        (after_ns - one_ns, after - one)
-        for (one_ns, one), (after_ns, after) in pairwise(_moments(looks, window, but))
-        if after > one >= 0
+        (after_ns - one_ns, after - one) for (one_ns, one), (after_ns, after) in pairwise(moments) if after > one >= 0
     ]
     if not each:
         return 0.0
