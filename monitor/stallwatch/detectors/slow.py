@@ -32,6 +32,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import Slowness, cost_of
 
+_SHOWN = 0.6  # of the time for which it must last
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
 _SEARCHED = 0.65
@@ -59,6 +60,10 @@ class _Watched(msgspec.Struct, frozen=True):
     waited_for: tuple[int, ...] = ()  # for whom the others wait, since when they do; and
     before_seconds: float = 0.0  # how long a step was before; 0: not known
     without_seconds: float = 0.0  # the same by few looks, where it must do
+
+    def shown_since_ns(self, ranks: tuple[int, ...]) -> int:
+        """Since when some window shows these ranks without a gap; some window does."""
+        return min(least.since_ns for least in self.by_window if least and least.ranks == ranks)
 
     @property
     def least(self) -> Least | None:
@@ -225,7 +230,10 @@ class SlowDetector:
             return None
         since_ns = before.since_ns if before and same else least.since_ns
         shown_lately = goes_on(watched.looks, least)
-        lasts = same and shown_lately and has_lasted(watched.looks, least, seen.at_ns - since_ns)
+        lasts_ns = seen.at_ns - since_ns
+        lasts = same and shown_lately and has_lasted(watched.looks, least, lasts_ns)
+        # It is held over gaps: a rank that had two turns with another's between was told to be slow since the first.
+        lasts = lasts and seen.at_ns - watched.shown_since_ns(least.ranks) >= _SHOWN * min(lasts_ns, LASTS_NS)
         seconds = before.before_seconds if before and told else watched.before_seconds
         if not told:
             peers = columns_with(watched.looks, least.ranks, least.looks)

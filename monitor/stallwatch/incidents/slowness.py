@@ -35,7 +35,7 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
         seen = replace(seen, because=(*seen.because, Fact(finding.without_cost or finding.reason, BY_STEPS)))
         if seen.slowness is None and finding.slowness is not None:
             return replace(seen, slowness=finding.slowness)
-        if finding.slowness is not None and seen.slowness is not None and seen.slowness.at_most:
+        if _is_bound(seen.slowness) and finding.slowness is not None and not finding.slowness.at_most:
             # Of hosts that run ahead of their devices steps tell what they cost, where they were seen without.
             seen = _with_cost(seen, finding.slowness)
         sure = seen.slowness is not None and is_sure(seen.slowness)
@@ -54,6 +54,10 @@ def measured(incident: Incident, verdicts: Sequence[Verdict]) -> Verdict:
         rejected=rejected,
         slowness=finding.slowness,
     )
+
+
+def _is_bound(cost: Slowness | None) -> bool:
+    return cost is not None and cost.at_most
 
 
 def with_measured(verdict: Verdict, verdicts: Sequence[Verdict], incident: Incident) -> tuple[Verdict, ...]:
@@ -131,6 +135,8 @@ def untold(incident: Incident, verdict: Verdict | None, least_share: float, sinc
     if verdict.by_design:
         return verdict.by_design
     cost = verdict.slowness
+    if cost is not None and 0.0 < cost.step_seconds <= cost.cost_seconds:
+        return "the others wait for it all the time, and how long a step is without that nobody has seen"
     if cost is not None and cost.step_seconds and cost.share < least_share:
         return f"it costs the job {cost.share:.0%} of a step, less than {least_share:.0%} (slow.cost_share)"
     return ""

@@ -140,6 +140,15 @@ def test_who_has_drawn_the_longest_batches_of_a_while_costs_nothing_that_steps_d
     assert not any(finding.stage == "confirmed" for finding in found)
 
 
+def test_two_turns_of_a_rank_with_another_one_s_between_are_no_state_of_it() -> None:
+    """Ten seconds, five of another, ten again: told after 24 s, as if it had been so since the first of them."""
+    job = Job(
+        "nothing", 4, 0.0, 0, 0.0, "nccl ahead", step_scale=0.25, design="wanders", spread=1.0, rhythm_seconds=5.0,
+        design_seed=1302429, jitter=0.1, heavy=True,
+    )  # fmt: skip
+    assert not any(finding.stage == "confirmed" for finding in _findings(job, 60, seed=1302429))
+
+
 def _findings(job: Job, seconds: float, seed: int = 2) -> list[Finding]:
     looked = detect(Config(), play(job, seconds, seed))
     return [finding for _, seen in looked for finding in seen.findings if finding.detector == "slow"]

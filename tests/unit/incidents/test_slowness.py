@@ -114,6 +114,8 @@ def test_of_hosts_that_run_ahead_steps_tell_what_they_cost() -> None:
     told = slowness.measured(_slow(now), [look])
     assert (told.slowness, told.summary) == (now, f"it holds the job back: {cost_of(now)}")
     assert slowness.measured(_slow(None), [look]).slowness == bound
+    farther = msgspec.structs.replace(_cost(0.3), at_most=True)
+    assert slowness.measured(_slow(farther), [look]).slowness == bound
 
 
 def test_what_many_steps_show_is_said_where_a_look_sees_others_or_nobody_late() -> None:
@@ -159,6 +161,16 @@ def test_nobody_is_told_of_a_slow_rank_that_is_not_sure_that_is_meant_or_that_co
     warms_up = _slow(cost, "suspect", from_start=True)
     assert slowness.untold(warms_up, _says(cost=cost), 0.03).startswith("it has been so since the first steps")
     assert slowness.untold(_slow(cost, from_start=True), _says(cost=cost), 0.03) == ""
+
+
+def test_whom_the_others_wait_for_all_the_time_costs_nobody_knows_what() -> None:
+    """Of hosts that run ahead who has drawn the longest batches is waited for at every look until it has caught up: a
+    calm job was told so."""
+    for cost_seconds in (0.3, 0.35):
+        bound = msgspec.structs.replace(_cost(cost_seconds), at_most=True)
+        assert "nobody has seen" in slowness.untold(_slow(bound), _says(cost=bound), 0.1)
+    bound = msgspec.structs.replace(_cost(0.29), at_most=True)
+    assert slowness.untold(_slow(bound), _says(cost=bound), 0.1) == ""
 
 
 @pytest.mark.parametrize(
