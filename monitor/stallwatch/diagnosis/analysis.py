@@ -11,7 +11,7 @@ from stallwatch.diagnosis.calls.align import Divergence, find_divergences
 from stallwatch.diagnosis.calls.sequences import SequenceBreak, find_departures
 from stallwatch.diagnosis.calls.shifted_calls import ShiftedCalls, find_shifted
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.pace import Pace
+from stallwatch.diagnosis.job.pace import YOUNG_NS, Pace
 from stallwatch.diagnosis.logs.blame import Blame, find_blame
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
 from stallwatch.diagnosis.waits.roots import Roots, absent_ranks, find_roots
@@ -53,8 +53,6 @@ def spins_outside_communication(gpu: Gpu, waiting: list[Gpu]) -> bool:
     )
 
 
-# Nobody suspects a hang before 5 s, and times of capture are accurate to a second or two.
-_YOUNG_NS = 3_000_000_000
 # What a rank tells of an end of its own, though its words on the wait are lost.
 _SAID_MORE = ("exception", "watchdog_end", "recorder_disabled", "failed_stack")
 
@@ -190,7 +188,7 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
             return False
         if captured_ns is None or created_ns is None:
             return None
-        return captured_ns - created_ns < _YOUNG_NS
+        return captured_ns - created_ns < YOUNG_NS
 
     @property
     def _some_stand_apart(self) -> bool:

@@ -79,7 +79,7 @@ def _variance(times: Sequence[int]) -> float:
 _STEPS_UNTIL_SUSPECT = 3
 # A wait older than this many steps, and than the floor below, is not a step any more.
 _STEPS_UNTIL_STUCK = 20
-_FLOOR_NS = 1_000_000_000
+YOUNG_NS = 3_000_000_000  # nobody suspects a hang before 5 s, and times of capture are accurate to a second or two
 _MIN_ARRIVALS = 8
 _NEWEST = 12  # calls by which it is decided who comes last now
 # Ranks hold the job back if they come last nearly always, by a good part of a step.
@@ -145,7 +145,7 @@ class Pace:
         age = summary.captured_at_ns - pending.created_ns
         if age < _STEPS_UNTIL_SUSPECT * step:
             return False
-        return True if age > max(_STEPS_UNTIL_STUCK * step, _FLOOR_NS) else None
+        return True if age > max(_STEPS_UNTIL_STUCK * step, YOUNG_NS) else None
 
     def _step_ns(self, rank: int) -> int | None:
         """A rank's slowest group paces it: a tensor-parallel group that runs a hundred times a step would not."""

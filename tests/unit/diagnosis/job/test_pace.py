@@ -7,7 +7,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
-from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.evidence import Evidence, RankEvidence, Recorder
 from stallwatch.model.verdict import Verdict
 from tests.builders.job import SLEEPS, STEP_NS, Rank, loop, world
 
@@ -39,6 +39,30 @@ def test_a_wait_younger_than_a_few_steps_is_not_a_hang() -> None:
     absent = _captured_soon(Rank(2, STEPS[:20], looks=1, frames=SLEEPS))
     verdict = judge(Evidence(3, "nccl", (*fresh, absent), (), ())).verdicts[0]
     assert verdict.cause == "undecided"
+
+
+@pytest.mark.parametrize(("age_seconds", "culprits"), [(2, ()), (4, (2,))])
+def test_one_look_proves_a_wait_only_where_it_is_older_than_times_of_capture_are_accurate(
+    age_seconds: int, culprits: tuple[int, ...]
+) -> None:
+    """Of steps of a hundredth of a second two seconds are many, and no more than two dumps of a look lie apart."""
+    ranks = [Rank(r, STEPS[: 20 + (r < 2)], 20, looks=1, frames=SLEEPS if r == 2 else ()) for r in range(3)]
+    told = [_in_fast_steps(rank.evidence()) for rank in ranks]
+    last = max(o.created_ns or 0 for rank in told for ring in rank.recorders for o in ring.operations)
+    told = [msgspec.structs.replace(rank, captured_at_ns=last + age_seconds * 10 * STEP_NS) for rank in told]
+    assert judge(Evidence(3, "nccl", tuple(told), (), ())).verdicts[0].culprits == culprits
+
+
+def _in_fast_steps(rank: RankEvidence) -> RankEvidence:
+    def sooner(ring: Recorder) -> Recorder:
+        first = ring.operations[0].created_ns or 0
+        entries = (
+            msgspec.structs.replace(o, created_ns=first + ((o.created_ns or first) - first) // 10)
+            for o in ring.operations
+        )
+        return msgspec.structs.replace(ring, operations=tuple(entries))
+
+    return msgspec.structs.replace(rank, recorders=tuple(map(sooner, rank.recorders)))
 
 
 def test_the_same_wait_at_both_looks_is_a_hang() -> None:
