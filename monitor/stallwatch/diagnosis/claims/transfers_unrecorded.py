@@ -36,7 +36,7 @@ def claim(analysis: Analysis) -> Saying:
     }
     absent = {rank for rank, _ in analysis.roots.absent} - unseen
     roots = absent if analysis.graph.waits else stands - analysis.in_the_one_call
-    others = set(analysis.case.observed) - set(analysis.waiting) - unseen
+    others = {*analysis.case.observed, *analysis.case.world} - set(analysis.waiting) - unseen
     perhaps = set(analysis.graph.perhaps)
     if not roots or not roots <= stands | perhaps or others:
         return None

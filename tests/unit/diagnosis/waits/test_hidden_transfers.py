@@ -95,6 +95,13 @@ def test_under_gloo_a_rank_without_a_dump_that_stands_in_a_receive_is_not_in_the
     assert not any("not read" in step for step in verdict.next_steps)
 
 
+@pytest.mark.parametrize(("size", "cause"), [(2, "p2p_unmatched"), (4, "undecided")])
+def test_that_all_stand_in_messages_is_said_only_where_all_were_seen(size: int, cause: str) -> None:
+    """Half of a pipeline waits for its neighbours in health, too."""
+    stands = [Rank(rank, frames=IN_RECV, wchan="futex_do_wait", backend="gloo") for rank in (0, 1)]
+    assert judge(evidence(*stands, world_size=size)).verdicts[0].cause == cause
+
+
 def test_a_wait_for_a_message_is_not_that_of_another_thread_of_the_rank() -> None:
     """Metrics threads of all but rank 3 wait for it; rank 2 stands in a message of rank 3, and has not come either."""
     metrics = Call(Group("9", "metrics", (0, 1, 2, 3), 9), thread="2")
