@@ -251,6 +251,12 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         secondary=True,
     ),
     pattern(
+        "nccl_peer_closed",
+        ": Call to ",
+        r"socket\w+: Call to (?:recv|send) (?:from|to) (?P<peer>\S+) failed ?: .*",
+        secondary=True,
+    ),
+    pattern(
         "nccl_completion_error",
         "Got completion",
         r"NET/IB\w? ?: ?.*?Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?P<message>[^,\s]+)"

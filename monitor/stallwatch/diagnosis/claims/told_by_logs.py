@@ -169,7 +169,7 @@ def communicator(analysis: Analysis) -> Saying:
 def undecided(analysis: Analysis) -> Claim | None:
     """What the logs tell though it decides nothing, and what would."""
     logs = analysis.case.logs
-    told = sorted(logs.told, key=lambda one: (passes_on(one.event), not one.event.first))  # what says most first
+    told = sorted(logs.told, key=_says_little)
     facts = [*oddities(logs), *(Fact(headline(one), one.source) for one in told)]
     if not facts:  # the watchdogs' words are lost but for where each of them stood
         facts = [_waits_by_status(waiter) for group in logs.groups for waiter in group.waiters.values()]
@@ -205,6 +205,11 @@ def undecided(analysis: Analysis) -> Claim | None:
         operation=operation if in_one else None,
         seq=seq if in_one else None,
     )
+
+
+def _says_little(one: LoggedFailure) -> tuple[bool, bool, bool]:
+    """For a sort: what only passes on, what no launcher saw first, a watchdog's warning before its reason."""
+    return passes_on(one.event), not one.event.first, one.kind == "watchdog_end" and not one.event.message
 
 
 def _waits_by_status(waiter: Waiter) -> Fact:

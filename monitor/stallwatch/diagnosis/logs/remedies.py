@@ -4,7 +4,7 @@ import re
 from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV
 
 from stallwatch.diagnosis.logs.blame import detail_sides, mismatch_words, what_differs
-from stallwatch.diagnosis.logs.consequence import NOT_AT_BARRIER, NOT_WHICH, PEER_GONE, LoggedFailure
+from stallwatch.diagnosis.logs.consequence import NOT_AT_BARRIER, NOT_WHICH, PEER_GONE, LoggedFailure, of_others
 from stallwatch.diagnosis.logs.remedies_by_text import (
     BY_TEXT,
     FORKED,
@@ -373,6 +373,9 @@ def words_for(told: LoggedFailure) -> Words:
     # A program that did not begin lacks its own file: that of a rank that trains is another.
     if said is not None and (told.kind != "not_started" or said.then == "start"):
         return said
+    of_peer = told.kind == "watchdog_end" and of_others(told.event.message or "") == PEER_GONE
+    if of_peer or told.kind in ("nccl_peer_closed", "gloo_peer_closed"):
+        return _LOST_A_PEER
     if told.kind == "exception" and told.consequence in _OF_OTHERS:
         return _OF_OTHERS[told.consequence]
     words = _WORDS.get(told.kind, _OTHERWISE)

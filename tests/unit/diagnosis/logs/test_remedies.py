@@ -142,3 +142,20 @@ def test_what_an_exception_says_of_other_ranks_is_not_mended_at_its_line(text: s
     assert found.culprits == ()
     assert says in found.next_steps[0]
     assert "mend the line" not in " ".join(found.next_steps)
+
+
+_BROKE = (
+    "[rank5]:[E207 19:37:09.9 ProcessGroupNCCL.cpp:681] [Rank 5] Some NCCL operations have failed or timed out. Due to "
+    "the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.\n"
+    "[rank5]:[E207 19:37:09.9 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 5] Process group watchdog "
+    "thread terminated with exception: NCCL error: remote process exited or there was a network error, NCCL 2.21.5\n"
+    "Last error:\nsocketProgressOpt: Call to recv from 10.119.24.53<49901> failed : Broken pipe\n"
+)
+
+
+def test_a_communicator_that_broke_is_told_by_its_reason_and_the_peer_is_to_be_looked_for() -> None:
+    found = verdict(_BROKE)
+    assert (found.cause, found.culprits) == ("undecided", ())
+    assert "remote process exited" in found.summary
+    assert any("10.119.24.53" in fact.fact for fact in found.because)
+    assert "whose log ends first" in found.next_steps[0]
