@@ -13,8 +13,9 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobDrift, JobKey, NodeSnapshot, RankSample
 from stallwatch.model.summary import SampleMemory
 
-# The child must be up, and hooks must have seen the request, before the moment at which all dump.
-_LEAD_NS = 2_500_000_000
+# The child must be up, and hooks must have seen the request, before the moment at which all dump: a tick, a start, and
+# a pulse of ranks that step. A hook puts its answer off by four seconds at most.
+_LEAD_NS = 3_500_000_000
 _LEAST_RANKS = 2
 MOVES_ALL_THE_SAME = ("slow", "health")  # findings of these families do not keep a job from being sampled
 

@@ -6,7 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.captures.spec import CaptureState, Compared
+from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import DriftSection
+from stallwatch.hook import requests
+from stallwatch.hook.layout import PUBLISH_NS
+from stallwatch.hook.pulse import LOOKS_PER_PULSE, SPREAD_NS
+from stallwatch.loop import sampling
 from stallwatch.loop.sampling import Sampler
 from stallwatch.model.snapshot import JobDrift, NodeSnapshot, RankSample
 from stallwatch.model.summary import GroupId, Offset, SampleMemory
@@ -138,3 +143,10 @@ def test_a_sample_ends_with_its_job_and_with_the_daemon() -> None:
     other.tick(310)
     other.sampler.close()
     assert other.runs[0].cancelled
+
+
+def test_ranks_that_step_have_seen_their_request_by_the_moment_and_put_it_off_till_then() -> None:
+    """They look for one with each pulse; at the tick before the moment was too early to ask."""
+    pulses_apart_ns = (LOOKS_PER_PULSE + 1) * PUBLISH_NS + SPREAD_NS
+    assert SECOND_NS + pulses_apart_ns + SECOND_NS // 2 <= sampling._LEAD_NS
+    assert sampling._LEAD_NS < requests._LONGEST_DELAY_SECONDS * SECOND_NS
