@@ -11,6 +11,7 @@ from stallwatch.diagnosis.analysis import Analysis, analyze_job
 from stallwatch.diagnosis.called_lines import called_at, lines_of
 from stallwatch.diagnosis.claim import Claim, Saying, doubtful, named, waiting_facts
 from stallwatch.diagnosis.claims import (
+    at_their_end,
     behind_a_lock,
     calls_without_recorder,
     collective_mismatch,
@@ -165,6 +166,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.over,
     one_call_off.before_the_hang,
     rank_exited.crashed,
+    at_their_end.claim,
     slow_rank.claim,
     moving.healthy,
 )

@@ -8,6 +8,7 @@ from stallwatch.diagnosis.activity.thread_place import SharedLock
 from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
 from stallwatch.diagnosis.frames.meaning import (
     AT_A_NEIGHBOUR,
+    READ_BY_NOBODY,
     FrameMeaning,
     Role,
     collective_name,
@@ -196,6 +197,8 @@ def _split(frames: tuple[CodeFrame, ...]) -> tuple[tuple[CodeFrame, ...], tuple[
 
 def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocation | None:
     swallowing = next((found for found in reversed(inner) if found.role in _SWALLOWS), None)
+    if any(found.detail == READ_BY_NOBODY for found in inner):  # within what waits for all at the end of a process
+        return BlockingLocation("teardown", READ_BY_NOBODY)
     nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
     if nearest is None:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from stallwatch.diagnosis.activity.blocking_location import BlockingLocation, kernel_wait
 from stallwatch.diagnosis.activity.observed import JudgedThread, kind_of_helpers
-from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, hint, is_bounded, source_text
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, is_bounded, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.model.evidence import CodeFrame, RankEvidence, ThreadStack
 from stallwatch.progress.kinds import Doing
@@ -60,6 +60,8 @@ def _call_made(frames: Sequence[CodeFrame]) -> int:
     that code is none of what it does: mp.spawn, the agent of a sweep."""
     for place, frame in enumerate(frames):
         found = code_origin(frame.filename)
+        if found.module == "multiprocessing.process" and function(frame.name) == "_bootstrap":
+            return place
         is_own = found.origin is Origin.LIBRARY and found.module.partition(".")[0] not in _BETWEEN
         if (is_own or found.origin is Origin.JOB) and meaning(frame) is None:
             return place

@@ -79,9 +79,12 @@ def _rows(
 # What frames of Python's library and of common clients mean: ways to wait. Data: the first row that matches counts.
 
 
+READ_BY_NOBODY = "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
+
 LIBRARY_ROWS: tuple[FrameRow, ...] = (
     # The end of a process
     *standard("teardown", "is ending and waits for its threads", ("threading", "_shutdown")),
+    *standard("teardown", READ_BY_NOBODY, (r"multiprocessing\.queues", "_finalize_join")),
     *standard("teardown", "is ending and waits for its child processes",
               (r"multiprocessing\.util", "_exit_function|_run_finalizers")),
     *standard("teardown", "is ending and waits for its executor", (r"concurrent\.futures\.\w+", "_python_exit")),

@@ -203,6 +203,30 @@ def test_the_empty_recorder_of_a_build_for_gpus_makes_no_gpu_rank() -> None:
     assert read_activity(used).place.gpu_sync
 
 
+AT_EXIT = stack(
+    "Thread.join@PY/threading.py:1119", "Queue._finalize_join@PY/multiprocessing/queues.py:199",
+    "_run_finalizers@PY/multiprocessing/util.py:300", "_exit_function@PY/multiprocessing/util.py:360",
+    "BaseProcess._bootstrap@PY/multiprocessing/process.py:317", "<module>@<string>:1",
+)  # fmt: skip
+
+
+def test_what_was_put_into_a_queue_that_nobody_reads_keeps_a_process_from_its_end() -> None:
+    activity = read_activity(rank(AT_EXIT, "S", "futex_wait_queue"))
+    place = activity.place
+    assert activity.progress.ends_by_itself is None, "it waits for no child: one of its parent it is itself"
+    assert (place.where, place.in_teardown) == ("teardown", True)
+    assert place.detail == "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
+
+
+def test_a_job_of_which_all_stand_at_their_end_is_told_so() -> None:
+    waits = (Rank(number, frames=AT_EXIT, wchan="futex_wait_queue", dumped=False) for number in range(4))
+    verdict = judge(evidence(*waits)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    assert "each of ranks 0-3 is ending and waits until somebody reads what it has put" in verdict.summary
+    assert "dump" not in verdict.summary
+    assert any("before join()" in step for step in verdict.next_steps)
+
+
 def test_synchronize_is_a_gpu_wait() -> None:
     activity = read_activity(rank(stack("synchronize@TORCH/cuda/__init__.py:1", *STEP), "R", active=True))
     assert (activity.place.where, activity.place.gpu_sync, activity.call.in_collective) == ("gpu_sync", True, False)
