@@ -7,6 +7,7 @@ import msgspec
 
 from stallwatch.diagnosis.activity import RankActivity, read_activity
 from stallwatch.diagnosis.activity.rank_activity import with_transfer
+from stallwatch.diagnosis.activity.training_threads import training_entry
 from stallwatch.diagnosis.analysis import Analysis, analyze_job
 from stallwatch.diagnosis.called_lines import called_at, lines_of
 from stallwatch.diagnosis.claim import Claim, Saying, doubtful, named, waiting_facts
@@ -85,10 +86,10 @@ def judge(evidence: Evidence) -> Judgement:
     logs = read_logs(ranks, evidence.log_events, evidence.nodes, evidence.log_nodes)
     ranks = logs.of_last_attempt(ranks)
     summaries = [reduce_rank(rank) for rank in ranks]
-    told = zip(ranks, summaries, strict=True)
+    told, trains_from = zip(ranks, summaries, strict=True), training_entry(ranks)
     case = Case(
         summaries,
-        {rank.rank: with_transfer(read_activity(rank), summary) for rank, summary in told},
+        {rank.rank: with_transfer(read_activity(rank, trains_from), summary) for rank, summary in told},
         evidence.world_size,
         evidence.nodes,
         {rank.rank: rank for rank in ranks},

@@ -52,6 +52,7 @@ from stallwatch.diagnosis.activity.threads import (
     thread_look,
     uses_gpu,
 )
+from stallwatch.diagnosis.activity.training_threads import Entry, thread_of
 from stallwatch.diagnosis.frames.code_origin import (
     Origin,
     code_origin,
@@ -107,11 +108,12 @@ def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLoc
 T = TypeVar("T")
 
 
-def read_activity(rank: RankEvidence) -> RankActivity:
-    """Given everything known of one rank, say what it does. Never raise; order of threads and looks is irrelevant."""
+def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankActivity:
+    """Given everything known of one rank, say what it does; `trains_from`: where the thread begins that trains, as far
+    as all ranks together tell it. Never raise; order of threads and looks is irrelevant."""
     seen = looks(rank)
     gpu = uses_gpu(rank)
-    moments = [_moment(rank, look, gpu) for look in seen]
+    moments = [_moment(rank, look, gpu, trains_from) for look in seen]
     with_stack = [moment for moment in moments if moment.thread and moment.thread.frames]
     raised = _raised(rank)
     if not moments:
@@ -223,10 +225,11 @@ def _are_at_work(helpers: Helpers, process: ProcessLook | None) -> bool:
     return bool(helpers.child and helpers.child.frame) or any(child.state in ("R", "D") for child in children)
 
 
-def _moment(rank: RankEvidence, look: RankLook, gpu: bool) -> JudgedThread:
+def _moment(rank: RankEvidence, look: RankLook, gpu: bool, trains_from: Entry | None) -> JudgedThread:
     pid = _pid(look, rank)
     training = look.heartbeat.training_ident if look.heartbeat else None
-    thread = blocking_thread(look.threads, pid, issuers(rank.recorders), training)
+    thread = thread_of(look.threads, trains_from)
+    thread = thread or blocking_thread(look.threads, pid, issuers(rank.recorders), training)
     main = thread is None or thread is main_thread(look.threads, pid)
     kernel = thread_look(look.process, thread, main=main)
     around = Circumstances(
