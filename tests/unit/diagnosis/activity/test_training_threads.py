@@ -25,6 +25,7 @@ def seen(
     main: tuple[str, ...] = POLLS,
     wakes: int = 0,
     ends: int = 40,
+    wchan: str = "futex_do_wait",
 ) -> RankEvidence:
     """Two looks, at which a loop in a thread stands at the same place, and others do. `wakes`: of the loop's thread
     between them; `ends`: of the others'."""
@@ -33,7 +34,7 @@ def seen(
 
     def state(look: int) -> tuple[ThreadState, ...]:
         woke = {PID: 10 * look, 701: wakes * look, **{700 + n: ends * look for n in range(2, 2 + len(beside))}}
-        return tuple(ThreadState(tid, "python", "S", 5, "futex_do_wait", wakes=count) for tid, count in woke.items())
+        return tuple(ThreadState(tid, "python", "S", 5, wchan, wakes=count) for tid, count in woke.items())
 
     both = (stacks(*threads), stacks(*threads, look=2, source="stacks-2.json"))
     processes = (process(threads=state(1), at_seconds=0), process(look=2, threads=state(2), at_seconds=5))
@@ -70,6 +71,19 @@ def test_a_main_thread_that_communicates_is_the_one_and_so_is_who_else_is_known(
     assert entry([*job()[:3], seen(3, RECORDS, MEETS, main=in_main)]) is None
     assert entry([*job()[:3], replace(job()[3], heartbeat=(own_record(),))]) is None
     assert entry([*job()[:3], replace(job()[3], recorders=(issued_by(1, (1, "7")),))]) is None
+
+
+def test_an_engine_that_waits_for_requests_is_left_alone() -> None:
+    """Its loop waits for the next one, in whatever way, and the others' for its broadcast."""
+    waiting = [seen(number, WAITS) for number in (0, 1, 3)]
+    asks = ("get@PY/queue.py:180", "serve@JOB:50", *LOOP)
+    receives = ("SocketIO.readinto@PY/socket.py:717", "serve@JOB:50", *LOOP)
+    assert entry([*waiting, seen(2, asks)]) is entry([*waiting, seen(2, receives)]) is None
+    assert entry([*waiting, seen(2, ("poll@JOB:50", *LOOP), wchan="hrtimer_nanosleep")]) is None
+    serves = ("select@PY/selectors.py:468", "serve_forever@PY/socketserver.py:232", *BOOTSTRAP)
+    assert entry(job(serves)) is None
+    runs = ("select@PY/selectors.py:468", "run_forever@PY/asyncio/base_events.py:607", "<module>@JOB:99")
+    assert entry([*job()[:3], seen(3, WAITS, main=runs)]) is None
 
 
 def test_a_rank_is_judged_by_that_thread() -> None:
