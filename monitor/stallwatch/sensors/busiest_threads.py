@@ -55,7 +55,7 @@ class BusiestThreads:
 
     def _choose(self) -> None:
         ran: list[tuple[int, str]] = []
-        for tid in self._directory.names("task")[:_MOST_LISTED]:
+        for tid in self._listed():
             try:
                 ran.append((parse_schedstat(self._directory.read(f"task/{tid}/schedstat")), tid))
             except (OSError, ValueError):
@@ -69,6 +69,12 @@ class BusiestThreads:
             self._ran.pop(tid, None)
         self._communicates = {tid: self._name(tid).startswith(_COMMUNICATES) for tid in chosen}
         self._chosen = chosen
+
+    def _listed(self) -> list[str]:
+        try:
+            return self._directory.names("task")[:_MOST_LISTED]
+        except PermissionError:
+            return []
 
     def _name(self, tid: str) -> bytes:
         try:

@@ -84,6 +84,14 @@ def test_a_thread_that_has_ended_is_left_out(threads: Threads) -> None:
     assert threads.read(10) == [50]
 
 
+def test_threads_that_are_not_ours_to_list_cost_nothing_else(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> list[str]:
+        raise PermissionError
+
+    monkeypatch.setattr(ProcessDirectory, "names", refuse)
+    assert threads.busiest.read() == ()
+
+
 def test_a_kernel_that_does_not_tell_is_asked_once(threads: Threads) -> None:
     (threads.task / "50/schedstat").write_text("")
     assert threads.busiest.read() == ()
