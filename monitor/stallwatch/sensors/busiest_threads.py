@@ -29,11 +29,11 @@ class BusiestThreads:
     def read(self) -> tuple[ThreadSample, ...]:
         """The main thread first; empty where the kernel does not tell. Raise ProcessLookupError when the process is
         gone."""
+        at_first, later = _CHOSEN_EVERY
+        if self._is_told and self._reads % (at_first if self._reads < later else later) == 0:
+            self._choose()
         if not self._is_told:
             return ()
-        at_first, later = _CHOSEN_EVERY
-        if self._reads % (at_first if self._reads < later else later) == 0:
-            self._choose()
         self._reads += 1
         samples: list[ThreadSample] = []
         for tid in self._chosen:
