@@ -48,7 +48,8 @@ class BusiestThreads:
             except (OSError, ValueError):
                 self._is_told = False
                 return ()
-        return tuple(samples)
+        has_main = bool(samples) and samples[0].tid == self._directory.pid  # it may end before its process does
+        return tuple(samples) if has_main else ()
 
     def _wakes(self, tid: str) -> int | None:
         return parse_status(self._directory.read_again(f"task/{tid}/status")).wakes

@@ -84,6 +84,14 @@ def test_a_thread_that_has_ended_is_left_out(threads: Threads) -> None:
     assert threads.read(10) == [50]
 
 
+def test_without_its_main_thread_nothing_is_told(threads: Threads) -> None:
+    threads.run(100, 9000)
+    (threads.task / "50/schedstat").unlink()
+    assert threads.read() == []
+    threads.run(50, 1)
+    assert threads.read() == [50, 100]
+
+
 def test_threads_that_are_not_ours_to_list_cost_nothing_else(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[str]:
         raise PermissionError
