@@ -71,18 +71,18 @@ def passed_over(before: Sequence[ThreadLevel], samples: Sequence[ThreadSample]) 
 
 def training_stands(levels: Sequence[ThreadLevel]) -> bool | None:
     """Given the threads of a process, the main one first, return whether those that train stand; None: nothing tells
-    which these are. They are the main thread, where that is seen to work and communication stands with it; else those
-    that work all the time with threads that communicate, and stand with these."""
+    which these are. They are the main thread, where that is seen to work and communication did not begin when it
+    ended its start; else those that work all the time with threads that communicate, and stand with these."""
     if not levels:
         return None
     main, *others = levels
     steady = [level for level in others if level.is_steady()]
     standing = [level for level in steady if not level.moves]
-    flowed, stopped = (any(level.communicates for level in some) for some in (steady, standing))
+    flowed = any(level.communicates for level in steady)
     if main.is_steady(_DUTY_OF_MAIN):
         if main.moves:
             return False
-        if stopped or not flowed:
+        if not any(_began_after(level, main.rests) and level.communicates and level.moves for level in steady):
             return True
     if any(_took_over(level, standing) for level in levels):
         return None  # for whom it works is not known
@@ -96,12 +96,17 @@ def training_stands(levels: Sequence[ThreadLevel]) -> bool | None:
     return None if not steady else sum(level.usual for level in standing) >= 0.5 * done
 
 
+def _began_after(level: ThreadLevel, stood: int) -> bool:
+    """Whether a thread works since another stands, for so many ticks, and did not before."""
+    return level.spanned + level.rests <= stood + _TOGETHER
+
+
 def _took_over(level: ThreadLevel, standing: Sequence[ThreadLevel]) -> bool:
     """Whether a thread does much more than before these stood."""
     if level.share < _TAKES_OVER or level.spins:
         return False
     stood = max((one.rests for one in standing), default=0)
-    return level.spanned <= stood + _TOGETHER or level.share >= level.usual / _OF_USUAL
+    return _began_after(level, stood) or level.share >= level.usual / _OF_USUAL
 
 
 def _after(before: ThreadLevel | None, sample: ThreadSample, seconds: float, *, has_gpu: bool) -> ThreadLevel:

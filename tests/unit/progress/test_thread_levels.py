@@ -50,6 +50,10 @@ def until(last: int, milliseconds: float, after: float = 0.0) -> Milliseconds:
     return lambda second: milliseconds if second < last else after
 
 
+def between(first: int, last: int, milliseconds: float) -> Milliseconds:
+    return lambda second: milliseconds if first <= second < last else 0.0
+
+
 def in_turn(every: int, milliseconds: float, last: int = 10_000) -> Milliseconds:
     return lambda second: milliseconds if second % every == 0 and second < last else 0.0
 
@@ -89,8 +93,15 @@ def test_steps_of_some_seconds_are_steady_and_what_comes_seldom_is_not() -> None
 
 def test_a_main_thread_that_ends_its_start_while_communication_flows_does_not_train() -> None:
     """The loop runs in a thread: the main one waits for its results."""
-    assert training_stands(run(60, main=until(20, 8), loop=always(8), group=always(2.5))) is False
-    assert training_stands(run(60, main=until(20, 8), loop=until(40, 8), group=until(40, 2.5))) is True
+    loop, group = between(20, 200, 8), between(20, 200, 2.5)
+    for seconds in (32, 60, 190):
+        assert training_stands(run(seconds, main=until(20, 8), loop=loop, group=group)) is False
+    assert training_stands(run(60, main=until(20, 8), loop=between(20, 40, 8), group=between(20, 40, 2.5))) is True
+
+
+def test_communication_of_others_hides_no_main_thread_that_stands() -> None:
+    """A keep-alive that meets far more often than training does, in a group of its own or in training's."""
+    assert training_stands(run(60, main=until(20, 8), loop=always(8), group=always(2.5))) is True
 
 
 def test_a_thread_trains_where_communication_stands_with_it() -> None:
