@@ -27,8 +27,9 @@ _FOR_REQUESTS: frozenset[Role] = frozenset({"queue", "process_queue", "socket", 
 _SERVERS = ("uvicorn", "hypercorn", "gunicorn", "grpc", "zmq", "tornado", "aiohttp", "asyncio", "socketserver")
 _TRAINS: frozenset[Role] = frozenset({"collective", "backward", "init", "teardown"})
 _WAITS: frozenset[Role] = frozenset({"collective", "gpu_sync"})
-# Between two looks: a keep-alive, or a saver that gathers, comes out of its collectives.
-_WAKES_OF_ONE_WAIT = 2
+# Between two looks: a keep-alive, or a saver that gathers, comes out of its collectives. Pauses of other looks at it
+# wake a thread as well (six times in 72 s were seen, two of which its look counted).
+_WAKES_OF_ONE_WAIT, _A_SECOND = 4, 0.1
 
 
 def training_entry(ranks: Sequence[RankEvidence]) -> Entry | None:
@@ -95,13 +96,15 @@ def _others(look: RankLook, main: ThreadStack) -> list[ThreadStack]:
 def _that_stand(before: RankLook, now: RankLook, main: ThreadStack) -> set[Entry]:
     was = {thread.os_thread_id: thread for thread in before.threads}
     entries = set()
+    at_ns = [look.process.at_ns if look.process else None for look in (before, now)]
+    seconds = (at_ns[1] - at_ns[0]) / 1e9 if at_ns[0] is not None and at_ns[1] is not None else 0.0
     for thread in _others(now, main):
         old = was.get(thread.os_thread_id)
         if old is None or old.frames != thread.frames or not _roles(thread) & _WAITS:
             continue
         first, last = (thread_look(look.process, one, main=False) for look, one in ((before, old), (now, thread)))
         woke = (last.wakes or 0) - (first.wakes or 0) - first.own_wakes
-        if woke <= _WAKES_OF_ONE_WAIT and (entry := entry_of(thread)):
+        if woke <= _WAKES_OF_ONE_WAIT + _A_SECOND * seconds and (entry := entry_of(thread)):
             entries.add(entry)
     return entries
 

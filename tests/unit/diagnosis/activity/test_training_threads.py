@@ -62,6 +62,7 @@ def test_nothing_is_said_where_two_may_train_or_none_stands() -> None:
     assert entry([seen(number, STANDS) for number in range(4)]) is None
     assert entry([seen(number, WAITS if number == 0 else STANDS) for number in range(4)]) is None
     assert entry([seen(number, WAITS, wakes=20) for number in range(4)]) is None, "its collectives end"
+    assert entry([seen(number, WAITS, wakes=4) for number in range(4)]) == "loop", "our pauses"
     assert entry([seen(0, WAITS)]) == "loop", "of a job on several nodes one rank may be here"
     assert entry([]) is None
 
