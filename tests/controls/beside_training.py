@@ -135,11 +135,21 @@ def load() -> Iterator[torch.Tensor]:
     return iter(DataLoader(_CachesAhead(), num_workers=1, batch_size=None, multiprocessing_context="fork"))
 
 
+_SCRAPER = """
+import os, sys, time, urllib.request
+while os.path.exists(f"/proc/{sys.argv[1]}"):
+    try:
+        urllib.request.urlopen(sys.argv[2], timeout=1).read()
+    except OSError:
+        pass
+    time.sleep(0.1)
+"""
+
+
 @contextlib.contextmanager
 def scraped() -> Iterator[None]:
     """A metrics endpoint in a thread, which a scraper beside the job asks ten times a second."""
     import http.server
-    import urllib.request
 
     class Metrics(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -157,10 +167,7 @@ def scraped() -> Iterator[None]:
     if os.fork() == 0:
         if os.fork():
             os._exit(0)  # its child belongs to nobody then
-        while Path(f"/proc/{parent}").exists():
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(address, timeout=1).read()
-            time.sleep(0.1)
-        os._exit(0)
+        # Another program, with nothing of a rank's.
+        os.execve(sys.executable, [sys.executable, "-c", _SCRAPER, str(parent), address], {})
     os.wait()
     yield

@@ -3,7 +3,6 @@ profilers, writers, savers, caches. Started as `hangs_beside_helpers.py NAME`. W
 see common.py."""
 
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -25,7 +24,6 @@ from tests.controls.beside_training import (
 from tests.controls.common import RANK, WARM_UP, hang, main, step, train, train_in_a_thread
 
 _STUCK = threading.Event()
-_KEPT: list[socket.socket] = []
 
 
 @hang(culprits=(2,), where=("lock",))
@@ -87,15 +85,13 @@ def loader_s_worker_beside_a_lock() -> None:
     train(60)
 
 
-@hang(culprits=(2,), where=("socket",))
-def scraped_beside_a_receive() -> None:
-    """Each rank's metrics are scraped; rank 2 waits for an answer that nobody sends."""
+@hang(culprits=(2,), where=("lock",))
+def scraped_beside_a_lock() -> None:
+    """Each rank's metrics are scraped; rank 2 waits for a lock."""
     with scraped():
         train(WARM_UP)
         if RANK == 2:
-            near, far = socket.socketpair()
-            _KEPT.append(far)
-            near.recv(1)  # here
+            _STUCK.wait()  # here
         train(60)
 
 
