@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
