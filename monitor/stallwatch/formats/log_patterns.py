@@ -277,7 +277,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     # What fails with these is fatal; a provider that is not there is not, for NCCL takes sockets then.
     pattern(
         "nccl_no_adapter",
-        "NET/OFI ",
+        "NCCL WARN NET/OFI ",
         r"NCCL WARN NET/OFI (?P<message>(?:Couldn't|Unable to) (?:open|enable|bind|create|allocate) .*"
         r"|Creating new .* failed.*)",
     ),
