@@ -48,11 +48,16 @@ def learn(times: Times, durations_ns: tuple[int, ...]) -> Times:
 
 def quantile(values: tuple[int, ...], share: float) -> int:
     """Return the nearest-rank quantile; of few values never the largest, which may be the one outlier."""
-    ordered = sorted(values)
+    ordered = _ordered(values)
     place = math.ceil(share * len(ordered)) - 1
     if share > 0.5 and len(ordered) > 1:
         place = min(place, len(ordered) - 2)
     return ordered[max(place, 0)]
+
+
+@lru_cache(maxsize=256)  # what sets a limit at this tick is what the next tick's steps are measured by
+def _ordered(values: tuple[int, ...]) -> list[int]:
+    return sorted(values)
 
 
 @lru_cache(maxsize=1024)  # a tick asks several times for what has not changed: detectors, views, the next look

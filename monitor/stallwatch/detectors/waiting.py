@@ -193,7 +193,7 @@ def _median_without(ordered: Sequence[float], one: float) -> float:
 
 def waited_share(column: Column) -> float:
     """Each step counts the same: one that stood for long is one."""
-    return sum(waited / ticks for ticks, waited in column) / len(column)
+    return sum(_shares(column)) / len(column)
 
 
 def difference(columns: Sequence[tuple[int, Column]], ranks: Sequence[int]) -> tuple[float, float]:
