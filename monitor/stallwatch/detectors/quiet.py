@@ -1,8 +1,9 @@
 """A job without hooks in which no rank has worked for a while: all that can be seen of it from outside.
 
-This only prompts a look; what the stacks say is told only of a job that was seen to work before. A rank that computes
-on the CPU keeps its job from being looked at, for ever if it never ends: an engine that polls its queue at full speed
-while its workers wait looks the same from outside, at every look. Its hook tells the two apart.
+This only prompts a look; what the stacks say is told only of a job that was seen to work before. What goes on beside
+training (recorders, keep-alives, savers) is no work of it (`progress/outside.py`). A rank that computes on the CPU
+keeps its job from being looked at, for ever if it never ends: an engine that polls its queue at full speed while its
+workers wait looks the same from outside, at every look. Its hook tells the two apart.
 """
 
 import msgspec
@@ -61,6 +62,7 @@ class QuietDetector:
             since_ns=since_ns,
             limit_seconds=self._stall.quiet_seconds,
             due_ns=due_of(suspicion, self._stall.second_look_seconds),
-            reason=f"no rank here has computed, read or written for {(at_ns - since_ns) / SECOND_NS:.0f} s, nor has "
-            "its GPU; nothing else is known of a job without stallwatch.attach()",
+            reason="no rank here has computed, read or written for its training for "
+            f"{(at_ns - since_ns) / SECOND_NS:.0f} s, nor has its GPU; nothing else is known of a job without "
+            "stallwatch.attach()",
         )
