@@ -70,6 +70,7 @@ class FleetRun:
         self._places = make(lambda: self.now)
         self._places.set_time(0.0)
         self._opened: dict[int, MeetingPlace] = {}
+        self._secrets: dict[int, bytes] = {}
         self._asked = 0  # commands, of all places
         self.daemons = [Daemon(number, self) for number in range(story.nodes)]
         self.sent: list[Sent] = []
@@ -179,6 +180,10 @@ class FleetRun:
             if request.orders is not None:
                 return Seen(orders=exchange_orders(place, self._secret(node), request.orders))
             if request.greeting is not None:
+                if self._in_file(node) != self._secret(node):
+                    self._secrets[node] = self._in_file(node)
+                    del self._opened[node]
+                    place = self._place(node)
                 return Seen(roster=exchange_roster(place, self._secret(node), request.greeting))
             if request.wish is None:
                 place.check()
@@ -199,7 +204,11 @@ class FleetRun:
         return self._opened[node]
 
     def _secret(self, node: int) -> bytes:
-        return SECRET + b"%d" % self.story.keys.get(node, 0)
+        """By which its child signs: what was in the file when it looked last."""
+        return self._secrets.setdefault(node, self._in_file(node))
+
+    def _in_file(self, node: int) -> bytes:
+        return SECRET + b"%d" % (self.story.keys.get(node, 0) if self.now < self.story.mended_at else 0)
 
     def _count(self) -> None:
         self._asked += 1
@@ -210,8 +219,11 @@ class FleetRun:
             return _Judged(self, Ended(1, b"", b"redis://place: connection refused"))
         if node in self.story.unable:
             return _Judged(self, Ended(1, b"", b"MemoryError"))
-        found = self._place(node).summaries(question.key)
-        verdict = _verdict(self.story, found, question, self._homes(), self._secret(node))
+        secret = self._in_file(node)  # the judge reads it anew
+        if question.signs not in ("", key_id(secret)):
+            return _Judged(self, Ended(1, b"", b"another key"))
+        found = self._places.of_node(node, key_id(secret)).summaries(question.key)
+        verdict = _verdict(self.story, found, question, self._homes(), secret)
         if verdict is None:
             return _Judged(self, Ended(1, b"", b"nothing that could be believed has been put yet"))
         return _Judged(self, Ended(0, verdict, b""))

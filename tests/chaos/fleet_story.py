@@ -82,6 +82,7 @@ class Story:
     # there was none.
     relaunched: frozenset[int] | None = None
     keys: dict[int, int] = field(default_factory=dict)  # nodes that sign with another key, and which
+    mended_at: float = 1e9  # they are given the others' key
     paced: bool = True  # nodes had said while the job moved which ranks they have
     resolved_at: float = 150.0
     unable: frozenset[int] = frozenset()  # nodes that cannot judge what others say: no memory, half an upgrade

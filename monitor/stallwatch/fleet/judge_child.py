@@ -16,6 +16,7 @@ from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
 from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, judge_pace
 from stallwatch.fleet.place import LIFE_SECONDS, Dated, Key, MeetingPlace, PlaceProblem, since_boot_ns
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
+from stallwatch.fleet.seal import key_id
 from stallwatch.fleet.verdict import Home, JobVerdict, judge_job
 from stallwatch.node.capabilities import drop_unless_root
 
@@ -26,6 +27,7 @@ class JudgeQuestion(msgspec.Struct, frozen=True):
     settings: Settings
     key: Key
     world_size: int
+    signs: str = ""  # by which the key is known that this node signs with (seal.key_id); "": not known
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the job's processes here began; 0: not known
     minimum_share: float = 0.0  # of the pace: by how much peers must wait more than who holds them back
     before: PaceVerdict | None = None  # of the pace
@@ -70,6 +72,8 @@ def main() -> int:
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=JudgeQuestion)
     try:
         secret = secret_of(question.settings)
+        if question.signs not in ("", key_id(secret)):
+            raise PlaceProblem("the key of this node has changed", "It is taken over within half a minute.")
         verdict = answer_to(question, open_place(question.settings, secret), secret)
     except PlaceProblem as error:
         sys.stderr.write(f"{error}\n")

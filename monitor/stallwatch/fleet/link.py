@@ -281,6 +281,9 @@ class Link:
         self._problem, self._advice, self._is_silent = seen.problem or seen.caveat, seen.advice, False
         self._checked_ns = now_ns
         if whose == _OF_ROSTER and seen.roster is not None:
+            if self.roster.seen is not None and self.roster.seen.key != seen.roster.key:
+                for one in self._seats.values():
+                    one.member.moved(now_ns)
             self.roster.seen = seen.roster
         seat = self._seats.get(whose or "")
         if seat is None or seat.wished is None:
@@ -306,7 +309,9 @@ class Link:
             return
         if now_ns < seat.judge_from_ns or not seat.member.wants_verdict(now_ns):
             return
-        question = JudgeQuestion(self._settings, Key(local.job, seat.member.ordinal), local.world_size, local.began_ns)
+        signs = self.roster.seen.key if self.roster.seen is not None else ""
+        key = Key(local.job, seat.member.ordinal)
+        question = JudgeQuestion(self._settings, key, local.world_size, signs, local.began_ns)
         try:
             seat.judging = self._judge(question)
         except OSError as error:

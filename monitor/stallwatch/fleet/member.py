@@ -170,6 +170,11 @@ class Member:
         elif seen.board.closed and not self._closed and self._over_ns is None and (told is None or not is_last(told)):
             self._join_again(self._ordinal)
 
+    def moved(self, now_ns: int) -> None:
+        """This node signs with another key from now on: it meets others, who have their own incident of it."""
+        self._join_again(0)
+        self._noted, self._board, self._back_ns = None, Board(), now_ns
+
     def _join_again(self, past: int) -> None:
         """The place does not know this node any more: it was restarted with nothing, or this node was away for long.
         All who stood there join again, and meet in the same incident; what people were told is noted again. So, in the

@@ -76,7 +76,9 @@ class PaceLink:
     def _begin(self, job: JobPace, seat: PaceSeat, now_ns: int) -> None:
         seat.judging(now_ns)
         key = Key(job.job, ORDINAL)
-        question = JudgeQuestion(self._settings, key, job.world_size, job.began_ns, self._minimum_share, seat.verdict)
+        question = JudgeQuestion(
+            self._settings, key, job.world_size, "", job.began_ns, self._minimum_share, seat.verdict
+        )
         try:
             self._judging[job.job] = self._judge(question), now_ns + int(_JUDGE_SECONDS * SECOND_NS)
         except OSError as error:

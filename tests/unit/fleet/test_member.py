@@ -285,6 +285,18 @@ def test_nor_is_the_death_of_a_rank_that_is_alone_on_its_node_one_of_the_job_bef
     assert [(one.culprits, one.key[-2:]) for one in told(sent_in(story))] == [((1,), "-2")]
 
 
+@pytest.mark.parametrize("mended_at", [25.0, 33.0, 39.5, 47.0])
+@pytest.mark.parametrize("odd", range(4))
+@pytest.mark.parametrize("fault", ["stands", "stopped", "killed", "all_wait"])
+def test_a_node_that_is_given_the_others_key_while_the_job_stands_says_nothing_again(
+    fault: Fault, odd: int, mended_at: float
+) -> None:
+    story = Story(culprit=5, fault=fault, keys={odd: 1}, mended_at=mended_at, resolved_at=170.0)
+    sent = told(sent_in(story))
+    assert len(sent) == 1
+    assert named(sent) == [() if fault == "all_wait" else (5,)]
+
+
 def test_nodes_of_which_some_remember_an_incident_before_meet_in_a_place_that_has_lost_all() -> None:
     """One that remembers none comes first, and opens the one that for others is over."""
     story = Story(culprit=5, sees_at={0: 5.0, 1: 20.0, 2: 20.0, 3: 20.0}, relaunched=frozenset({1, 2, 3}))
