@@ -121,7 +121,7 @@ class Link:
         for local in locals_:
             if local.incident_id not in self._seats:
                 past = self._past.get(local.job, 0)
-                self._seats[local.incident_id] = _Seat(Member(self._node, now_ns, past=past), local.job)
+                self._seats[local.incident_id] = _Seat(Member(self._node, now_ns, local.ordinal, past), local.job)
         present = {local.incident_id for local in locals_}
         for incident_id in [one for one in self._seats if one not in present]:
             self._drop(incident_id)

@@ -30,6 +30,7 @@ class Local(msgspec.Struct, frozen=True):
     suspects: bool = False  # its own verdict names ranks that run here, however sure it is
     conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
     apart: Unheard | None = None  # nodes of the job that sign with another key
+    ordinal: int = 0  # that a daemon before this one had joined; 0: this one joins
     ended: bool = False  # over because all ranks here are gone: those of other nodes may stand, or be about to
 
 

@@ -31,7 +31,7 @@ from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.loop import fleet_orders
 from stallwatch.loop.own_part import accuses_own, alone, is_proven, with_own_lines
 from stallwatch.model.finding import Finding
-from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told
+from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told, is_last
 from stallwatch.model.snapshot import JobKey, SensorStatus
 from stallwatch.model.verdict import Report
 
@@ -89,6 +89,7 @@ class _Word(msgspec.Struct):
     world_size: int = 0
     began_ns: int = 0
     begun: bool = False
+    was_over: bool = False  # before this daemon knew of it
     over_ns: int | None = None
     said: FleetSaid | None = None
     known_as: str = ""  # the incident, by people whom this node told of it
@@ -215,7 +216,7 @@ class Fleet:
     def _local(
         self, incident: Incident, facts: Mapping[JobKey, JobFacts], judged: Judged | None, past: int, at_ns: int
     ) -> Local | None:
-        word = self._words.setdefault(incident.incident_id, _Word())
+        word = self._words.setdefault(incident.incident_id, _Word(was_over=incident.is_over))
         here = facts.get(incident.job)
         if here is not None:
             word.ranks, word.world_size = here.ranks, here.world_size
@@ -233,6 +234,9 @@ class Fleet:
         # What the daemon before this one judged is known; that people were told of it the others must hear.
         if incident.is_over and word.judged == 0 and not told.outputs:
             return None
+        # Of a job that was started anew the next incident is another's: all that is left of this one is its end.
+        if word.was_over and is_last(told):
+            return None
         adopted = word.judged == 0 and incident.report is not None
         if incident.severity != "none" and incident.together is not None and incident.together.speaks:
             word.known_as = word.known_as or incident.shared_id
@@ -248,6 +252,7 @@ class Fleet:
             summary=word.summary,
             proven=is_proven(word.report, word.ranks),
             past=past,
+            ordinal=_ordinal(incident) if word.was_over else 0,
             began_ns=word.began_ns,
             begun=word.begun,
             suspects=accuses_own(word.report, word.ranks),
@@ -304,6 +309,10 @@ def _slow_here(job: JobKey, here: tuple[int, ...], verdict: PaceVerdict, at_ns: 
         slowness=verdict.slowness,
         from_start=verdict.from_start,
     )
+
+
+def _ordinal(incident: Incident) -> int:
+    return ordinal_of(incident.together.incident_id) if incident.together is not None else 0
 
 
 def _past(lives: IncidentTable, incident: Incident) -> int:

@@ -261,6 +261,8 @@ def test_a_node_that_signs_with_another_key_keeps_nobody_from_telling(fault: Fau
         assert sent[0].at < UNDECIDED_SECONDS + 10
     elif fault == "sleeps":  # which has its time
         assert (5,) in named(sent)
+    elif (fault, odd) == ("mismatch", 2):  # of two alone nothing tells which of them is right
+        assert sent[0].at < 30
     else:
         assert sent[0].culprits == (5,)
         assert sent[0].at <= told(sent_in(Story(culprit=5, fault=fault, resolved_at=170.0)))[0].at + 10

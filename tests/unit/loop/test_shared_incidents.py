@@ -21,7 +21,7 @@ from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
 from stallwatch.loop.shared_incidents import Fleet
-from stallwatch.model.incident import Incident, OutputTold, Together, Told
+from stallwatch.model.incident import Incident, OutputTold, Step, Together, Told
 from stallwatch.model.snapshot import JobKey
 from stallwatch.model.verdict import CulpritProcess, Frame, Report
 from tests.builders.clock import FakeClock
@@ -232,6 +232,18 @@ def test_the_jobs_verdict_has_the_line_of_code_that_only_this_node_may_know(flee
     assert event is not None and event.report is not None
     (shown,) = event.report.verdicts[0].culprit_processes
     assert shown.frame is not None and shown.frame.source == "lock.acquire()"
+
+
+@pytest.mark.parametrize(("steps", "asked"), [(("told", "ended"), False), (("told",), True)])
+def test_what_was_over_before_this_daemon_began_is_shared_only_while_its_end_is_to_be_told(
+    link: FakeLink, steps: tuple[Step, ...], asked: bool
+) -> None:
+    """As seen live: of a job that was started anew, the incident before heard the verdict of the next."""
+    told = Told({"slack": OutputTold(steps, "x")})
+    fleet = Fleet(link, FakeClock(), "node0", lambda incident_id: told)
+    over = shared(state="ended", severity="warning", together=Together(incident_id="train-0a1b2c3d-7"))
+    said(fleet, over)
+    assert [one.ordinal for one in link.asked[-1]] == [7] * asked
 
 
 def test_without_an_address_there_is_no_meeting_place() -> None:
