@@ -56,13 +56,15 @@ def is_decidable(case: Case, engine: Engine, seen: Seen, style: Style | None = N
     if engine.program.backend == "gloo" and truth.group and _never_used(engine, culprits, truth.group):
         return False  # nothing says that it is a member of what the others wait in
     if truth.needs_history and truth.culprit_group == 2:
-        return truth.step > 0 and seen.ring >= 400 and not (case.fault == "extra" and _ends_a_first_round(case))
+        alone = case.fault == "extra" and len(world) == 2 and _ends_a_first_round(case)
+        return truth.step > 0 and seen.ring >= 400 and not alone
     return seen.ring >= 400 or truth.step > 0
 
 
 def _ends_a_first_round(case: Case) -> bool:
     """A call of its own where the group goes round for the first time: what was due there has never followed what came
-    before, so that the other member may have left out the last call of a round."""
+    before, so that the other member may have left out the last call of a round. Where there are more ranks than these
+    two, their groups of that kind, or the others of their stage, tell."""
     (culprit,) = case.truth.culprits
     calls = case.program.calls[culprit]
     at = next(place for place, call in enumerate(calls) if call.site == EXTRA)
