@@ -317,9 +317,9 @@ def note(count: Count, seed: int, run: FleetRun) -> None:
     keys = {one.key for one in told}
     if len(keys) > 1:
         count.count["two keys"] += 1
-    # Who told alone and died before it was noted has counted by what it remembers; the place has lost it.
-    # Sides that do not believe each other count each for itself.
-    unknowable = bool(run.story.keys) or (run.story.wiped and run.story.relaunched is not None)
+    # Who tells alone while the place is away counts by what it remembers of the job before, and not all do. Sides that
+    # do not believe each other count each for itself.
+    unknowable = bool(run.story.keys) or (run.story.relaunched is not None and run.story.away[1] > 0)
     if len(keys) > 1 and not unknowable:
         count.bad.append(f"TWO KEYS seed {seed}: {run.story} {told}")
     whys = [why_again(run, told[0], one) for one in told[1:]]
