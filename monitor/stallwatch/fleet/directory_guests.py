@@ -16,7 +16,8 @@ def greet_in(nodes: Path, key: str, name: str, word: bytes) -> list[Guest]:
     clock. While all sign with one key, as it should be, few files are looked at, and a node of it that has gone may
     stay for a while. Raise OSError."""
     if name:
-        (nodes / key).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (nodes, nodes / key):  # and not what they stand in: where that is gone, it is not mounted
+            folder.mkdir(mode=0o700, exist_ok=True)
         replace_file(nodes / key / name, word)
     keys = sorted(names_in(nodes), key=lambda one: one != key)[:MOST_GUESTS]
     oldest = server_seconds(nodes.parent) - GREETED_SECONDS if keys else 0.0

@@ -1,5 +1,6 @@
 """A shared directory as meeting place, for sites that have nothing else: O_EXCL and rename are what it rests on.
 
+    .home
     .nodes/<key>/<node>
     <key>/<job>/<ordinal>/opened  closed  members/<node>  summaries/<node>  claim.<generation>  beat.<generation>
     <key>/<job>/<ordinal>/told  report
@@ -15,13 +16,13 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from stallwatch.fleet.directory_guests import greet_in
+from stallwatch.fleet.directory_home import HOME, SharedRoot, found_home, same_home
 from stallwatch.fleet.place import (
     CLAIM_SECONDS,
     DESERTED_SECONDS,
@@ -71,9 +72,17 @@ _ATTEMPTS: Final = 20  # to open the next incident while others do
 class DirectoryPlace:
     """A meeting place in a shared directory."""
 
-    def __init__(self, root: Path, monotonic: Callable[[], float] = time.monotonic, key: str = "") -> None:
-        """`key`: by which the key that is signed with is known."""
+    def __init__(
+        self,
+        root: Path,
+        monotonic: Callable[[], float] = time.monotonic,
+        key: str = "",
+        homes: dict[Path, SharedRoot] | None = None,
+    ) -> None:
+        """`key`: by which the key that is signed with is known; `homes`: which directory was found at each path before,
+        to which this one is added when it is checked."""
         self._top = root
+        self._homes = {} if homes is None else homes
         self._key = key
         self._root = root / key
         self._monotonic = monotonic
@@ -86,18 +95,7 @@ class DirectoryPlace:
         """See that the folder is its user's alone, that a file cannot be created twice, and that it can be replaced.
         Raise PlaceProblem with what to do."""
         with self._problems():
-            status = os.stat(self._top)
-            if (
-                not stat.S_ISDIR(status.st_mode)
-                or status.st_uid != os.geteuid()
-                or stat.S_IMODE(status.st_mode) != 0o700
-            ):
-                raise PlaceProblem(
-                    f"{self._top}: who may write there could speak for any node: it must be a directory of uid "
-                    f"{os.geteuid()} with mode 0700, and is of uid {status.st_uid} with mode "
-                    f"{stat.S_IMODE(status.st_mode):04o}",
-                    f"install -d -o '#{os.geteuid()}' -m 0700 {self._top}; the daemons of all nodes run by that uid.",
-                )
+            self._homes[self._top] = found_home(self._top, self._homes.get(self._top))
             self._root.mkdir(mode=0o700, exist_ok=True)
             probe = self._top / f".probe-{secrets.token_hex(8)}"
             try:
@@ -354,12 +352,14 @@ class DirectoryPlace:
         for folder in dict.fromkeys((self._top, self._root)):
             for name in names_in(folder):
                 is_old = modified_seconds(folder / name) < now - 24 * KEPT_SECONDS
-                if is_old and folder / name not in (home, self._root) and name not in (_ORDERS, _NODES):
+                if is_old and folder / name not in (home, self._root) and name not in (_ORDERS, _NODES, HOME):
                     shutil.rmtree(folder / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def _problems(self) -> Iterator[None]:
         try:
+            if (home := self._homes.get(self._top)) is not None:
+                self._homes[self._top] = same_home(self._top, home)
             yield
         except OSError as error:
             what = f"{error.filename or self._root}: {error.strerror}"

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -13,6 +13,9 @@ from stallwatch.config_sections import FleetSection
 from stallwatch.errors import UsageError
 from stallwatch.fleet.place import MeetingPlace, PlaceProblem
 from stallwatch.fleet.seal import LEAST_KEY_BYTES, key_id
+
+if TYPE_CHECKING:
+    from stallwatch.fleet.directory_home import SharedRoot
 
 _T = TypeVar("_T")
 _SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "file")
@@ -84,20 +87,25 @@ def exposed(settings: Settings) -> str:
     )
 
 
-def open_place(settings: Settings, secret: bytes) -> MeetingPlace:
-    """Return the meeting place of those that sign with this key. Raise PlaceProblem. What it is made of is imported
-    here and nowhere else."""
+def open_place(settings: Settings, secret: bytes, homes: "dict[Path, SharedRoot] | None" = None) -> MeetingPlace:
+    """Return the meeting place of those that sign with this key; `homes`: what was found at the paths of directories
+    before. Raise PlaceProblem. What it is made of is imported here and nowhere else."""
     parts = urlsplit(settings.url)
     if parts.scheme == "file":
         from stallwatch.fleet.directory_place import DirectoryPlace
 
-        return DirectoryPlace(Path(unquote(parts.path)), key=key_id(secret))
+        return DirectoryPlace(Path(unquote(parts.path)), key=key_id(secret), homes=homes)
     try:
         from stallwatch.fleet.redis_place import connect
     except ImportError as error:
         raise PlaceProblem(f"{settings.url}: {error}", "pip install redis") from error
-    password = _read(settings.password_file, "fleet.password_file", Path.read_text) if settings.password_file else ""
-    return connect(settings.url, settings.username, password.strip() or None, settings.ca_file, key_id(secret))
+    return connect(settings.url, settings.username, password_of(settings) or None, settings.ca_file, key_id(secret))
+
+
+def password_of(settings: Settings) -> str:
+    """Read the place's password, "" where it has none. Raise PlaceProblem where the file cannot be read."""
+    file = settings.password_file
+    return _read(file, "fleet.password_file", Path.read_text).strip() if file else ""
 
 
 def _read(file: str, key: str, read: Callable[[Path], _T]) -> _T:
