@@ -27,7 +27,7 @@ EXPLAINED = {
     r"stallwatch_stalled_gpu_": "no GPU here that could have stood",
     r"stallwatch_output_(deliveries|queue|held)": "nothing but the page is configured, and it delivers no messages",
     r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill)": "the cause is another one, a verdict exists",
-    r"rule Stallwatch(DaemonAbsent|LoopStands|SensorDead|DeliveryFailing|Silenced)": "all is well with stallwatch",
+    r"rule Stallwatch(DaemonAbsent|LoopStands|SensorDead|MeetingPlaceAway|DeliveryFailing|Silenced)": "all is well with stallwatch",
     r"blind or dumb": "all is well with stallwatch",
     r"fails in stallwatch itself\? \(B\)": "no stage had an error",
     r"stallwatch_verdicts_judged": "nobody has said whether it was right",
