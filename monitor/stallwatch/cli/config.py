@@ -7,6 +7,7 @@ import click
 
 from stallwatch import config
 from stallwatch.cli.daemon_access import echo_json
+from stallwatch.cli.terminal import safe
 from stallwatch.clock import SystemClock
 from stallwatch.outputs.build import telling
 from stallwatch.outputs.output import Control
@@ -27,17 +28,21 @@ def check(file: Path | None, as_json: bool) -> None:
     if settings.http.listen:
         split_address(settings.http.listen)
     telling(settings, cast("Control", None), SystemClock())  # made as the daemon makes them; none starts, none asks it
+    met = ""
     if settings.fleet.url:
         from stallwatch.fleet.place_settings import exposed, settings_of
         from stallwatch.fleet.try_place import try_place
 
         place = settings_of(settings.fleet)
         assert place is not None
-        warnings = [*warnings, *filter(None, (exposed(place),)), *try_place(place, config.node_of(settings))]
+        trial = try_place(place, config.node_of(settings))
+        warnings, met = [*warnings, *filter(None, (exposed(place),)), *trial.warnings], trial.well
     if as_json:
         echo_json(config.without_secrets(settings))
     else:
         click.echo(f"{file or 'environment and defaults'}: ok")
+        if met:
+            click.echo(safe(f"The place where nodes meet was tried, {met}"))
         for warning in warnings:
             click.echo(warning, err=True)
 

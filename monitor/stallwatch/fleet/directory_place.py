@@ -271,10 +271,12 @@ class DirectoryPlace:
             revision = f"directory{self._key}:{changes}" if changes else ""
             return (known, None) if revision == known and known else (revision, self._standing(folder))
 
-    def greet(self, node: str, word: bytes) -> list[Guest]:
+    def greet(self, node: str, word: bytes, about: str = "") -> list[Guest]:
         """A file for each node, in the folder of its key."""
+        file, asked = (_file_of(name) if name else "" for name in (node, about or node))
         with self._problems():
-            return greet_in(self._top / _NODES, self._key or _NO_KEY, _file_of(node) if node else "", word)
+            guests = greet_in(self._top / _NODES, self._key or _NO_KEY, file, word, asked)
+        return [one._replace(node=about or node) if one.node == asked else one for one in guests]
 
     def hang_up(self) -> None:
         """Nothing is held open."""

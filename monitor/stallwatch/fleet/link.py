@@ -1,6 +1,7 @@
 """The daemon's side of the meeting place: asks through a child that may be lost, has others' summaries judged in
 another, and says where this node stands. No call waits."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,7 +22,7 @@ from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place import Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.position import Local, Position
-from stallwatch.fleet.roster import MEND, RosterSeat
+from stallwatch.fleet.roster import RosterSeat, this_daemon
 from stallwatch.fleet.verdict import JobVerdict, published
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.node.children import Start, module_of_ours, start_own
@@ -82,7 +83,7 @@ class Link:
         self._seats: dict[str, _Seat] = {}
         self.book = Book(node)
         self.companies = Companies(node)
-        self.roster = RosterSeat(node)
+        self.roster = RosterSeat(node, this_daemon())
         self._company: CompanyWish | None = None  # on its way
         self._orders: OrdersWish | None = None  # on its way
         self._news: list[News] = []
@@ -103,8 +104,8 @@ class Link:
     def problem(self) -> str:
         """Why the meeting place cannot be used, a sentence; "" while it can."""
         said = (self._problem, self._advice) if self._problem else self._orders_problem
-        if not self._problem and self.roster.seen is not None and (strange := self.roster.seen.problem()):
-            said = (strange, MEND)
+        if not self._problem and (strange := self.roster.problem()) != ("", ""):
+            said = strange
         if not said[0] and self._paces is not None:
             said = (self._paces.problem, "")
         return ". ".join(part.rstrip(" .") for part in said if part)
@@ -284,7 +285,7 @@ class Link:
             if self.roster.seen is not None and self.roster.seen.key != seen.roster.key:
                 for one in self._seats.values():
                     one.member.moved(now_ns)
-            self.roster.seen = seen.roster
+            self.roster.heard(seen.roster, now_ns, time.time_ns())
         seat = self._seats.get(whose or "")
         if seat is None or seat.wished is None:
             return

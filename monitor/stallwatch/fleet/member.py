@@ -95,6 +95,8 @@ class Member:
             return None
         if local.over and self._over_ns is None:
             self._over_ns = now_ns
+        if local.alone:
+            return None
         told = self._news(local)
         ends = self._over_ns is not None and self._ordinal > 0 and self._may_leave(now_ns, local)
         if ends and local.ended and told is None:
@@ -236,8 +238,8 @@ class Member:
         elif self._answered_ns is not None and now_ns - self._stepped_ns > _STOOD_SECONDS * SECOND_NS:
             self._answered_ns += now_ns - self._stepped_ns - int(_POLL_SECONDS * SECOND_NS)
         self._stepped_ns = now_ns
-        away = self._away(now_ns)
-        report, nodes = self._job_report()
+        away = local.alone or self._away(now_ns)
+        report, nodes = (None, 0) if local.alone else self._job_report()
         speaks, why = self._voice(now_ns, local, away=bool(away))
         away = away or (self._unable if speaks and report is None else "")
         silent = self._verdict.silent if self._verdict is not None else ()
@@ -271,8 +273,8 @@ class Member:
             return False, f"it was told before the meeting place went away{f', by {holder}' if holder else ''}"
         if not here and 0 not in local.ranks:
             return False, (
-                "the meeting place does not answer, and no rank of this node is seen to be at fault: a node that finds "
-                "one of its own at fault tells, and that of rank 0"
+                f"{local.alone or 'the meeting place does not answer'}, and no rank of this node is seen to be at "
+                "fault: a node that finds one of its own at fault tells, and that of rank 0"
             )
         left = _HOLDER_SECONDS + AWAY_SECONDS - (now_ns - (self._answered_ns or now_ns)) / SECOND_NS
         if holder and left > 0:

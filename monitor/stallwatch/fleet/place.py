@@ -188,11 +188,11 @@ class MeetingPlace(Protocol):
         """This node looks on no more, and what it said goes; the last one closes it."""
         ...
 
-    def greet(self, node: str, word: bytes) -> list[Guest]:
+    def greet(self, node: str, word: bytes, about: str = "") -> list[Guest]:
         """Note that this node is here with the key of this place ("": note nothing), in place of what it said before
         with this key or another; return who is here: of its own key MOST_ALIKE, without their words, of others
-        MOST_GUESTS in all. All else in a place is of one key:
-        who signs with another sees none of it."""
+        MOST_GUESTS in all; of the node itself, or of `about`, with the word that stood there before. All else in a
+        place is of one key: who signs with another sees none of it."""
         ...
 
     def hang_up(self) -> None:

@@ -31,6 +31,7 @@ class Local(msgspec.Struct, frozen=True):
     conclusive: bool = False  # proven, and nothing that another node sees could be the cause of it
     apart: Unheard | None = None  # nodes of the job that sign with another key
     ordinal: int = 0  # that a daemon before this one had joined; 0: this one joins
+    alone: str = ""  # why nothing can be shared of this job, though the meeting place answers: a sentence
     ended: bool = False  # over because all ranks here are gone: those of other nodes may stand, or be about to
 
 
@@ -43,7 +44,7 @@ class Position(msgspec.Struct, frozen=True):
     report: Report | None = None  # of the job; None: there is only this node's own
     nodes: int = 0  # that it rests on
     told: Told | None = None  # by whoever spoke before
-    away: str = ""  # the meeting place does not answer: a sentence
+    away: str = ""  # the meeting place does not answer, or nothing of this job can be shared there: a sentence
     silent: tuple[str, ...] = ()  # nodes of the job from which nothing comes any more
     apart: Unheard | None = None  # nodes whose word the verdict lacks, since they sign with another key
     expected: int = 1  # the ordinal that it will have, where the place has not said yet

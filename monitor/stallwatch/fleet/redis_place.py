@@ -175,9 +175,10 @@ class RedisPlace:
         each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         return revision.decode(), [Standing(name.decode(), data, float(left)) for name, data, left in each]
 
-    def greet(self, node: str, word: bytes) -> list[Guest]:
+    def greet(self, node: str, word: bytes, about: str = "") -> list[Guest]:
         """One script notes it under its key, and returns who is under each."""
-        parts = self._run("greet", _NODES, self._key, node, word, int(GREETED_SECONDS), MOST_GUESTS, MOST_ALIKE)
+        limits = (int(GREETED_SECONDS), MOST_GUESTS, MOST_ALIKE)
+        parts = self._run("greet", _NODES, self._key, node, word, *limits, about or node)
         each = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         return [Guest(name.decode("utf-8", "replace"), of.decode("utf-8", "replace"), said) for of, name, said in each]
 

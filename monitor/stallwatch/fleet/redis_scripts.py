@@ -73,19 +73,27 @@ redis.call('HSET', p..'board', kind..'_at', redis.call('TIME')[1])
 redis.call('EXPIRE', p..'board', ARGV[5])
 return 1
 """
+# Of what may not be written to a full server the first is refused, and nothing after what was: so adding comes first.
 GREET = """
 local p, id, node, gone, most = ARGV[1], ARGV[2], ARGV[3], ARGV[5], tonumber(ARGV[6])
-local now, found, others = tonumber(redis.call('TIME')[1]), {}, 0
-redis.call('ZREMRANGEBYSCORE', p..'keys', '-inf', now - gone)
+local now, found, others, about = tonumber(redis.call('TIME')[1]), {}, 0, ARGV[8]
+local at = redis.call('ZSCORE', p..id, about)
+local before = at and tonumber(at) > now - gone and redis.call('HGET', p..id..':words', about)
+if before then found = {id, about, before} end
 if node ~= '' then
+  redis.call('HSET', p..id..':words', node, ARGV[4])
   redis.call('ZADD', p..'keys', now, id)
   redis.call('ZADD', p..id, now, node)
-  redis.call('HSET', p..id..':words', node, ARGV[4])
   for _, key in ipairs({'keys', id, id..':words'}) do redis.call('EXPIRE', p..key, gone) end
 end
+redis.call('ZREMRANGEBYSCORE', p..'keys', '-inf', now - gone)
 for _, key in ipairs(redis.call('ZREVRANGE', p..'keys', 0, most - 1)) do
   local old = redis.call('ZRANGEBYSCORE', p..key, '-inf', now - gone)
-  if node ~= '' and key ~= id then table.insert(old, node) end
+  if node ~= '' and key ~= id then
+    local word = redis.call('HGET', p..key..':words', node)
+    if word then for _, part in ipairs({key, node, word}) do table.insert(found, part) end end
+    table.insert(old, node)
+  end
   for _, one in ipairs(old) do
     redis.call('ZREM', p..key, one)
     redis.call('HDEL', p..key..':words', one)
@@ -95,7 +103,9 @@ for _, key in ipairs(redis.call('ZREVRANGE', p..'keys', 0, most - 1)) do
     if key == id or others < most then
       others = others + (key == id and 0 or 1)
       local word = key ~= id and redis.call('HGET', p..key..':words', one) or ''
-      for _, part in ipairs({key, one, word}) do table.insert(found, part) end
+      if key ~= id or one ~= about or not before then
+        for _, part in ipairs({key, one, word}) do table.insert(found, part) end
+      end
     end
   end
 end

@@ -1,6 +1,7 @@
 """Tries the meeting place once, for who has nothing else to do: `config check` and doctor."""
 
 import time
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -10,20 +11,27 @@ from stallwatch.errors import UsageError
 from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen
 from stallwatch.fleet.place_settings import Settings
-from stallwatch.fleet.roster import MEND, RosterSeen
+from stallwatch.fleet.roster import MEND, RENAME, DaemonId, Greeting, RosterSeen, doubled, this_daemon
 from stallwatch.node.children import module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
 
-def try_place(settings: Settings, node: str, seconds: float = 15.0) -> list[str]:
-    """Raise UsageError, saying what is wrong and what to do, when it cannot be used, or the nodes that are there all
-    sign with another key than this `node`; return warnings."""
+class PlaceTrial(NamedTuple):
+    """What came of a trial."""
+
+    warnings: list[str]
+    well: str  # where, and who is met there
+
+
+def try_place(settings: Settings, node: str, seconds: float = 15.0) -> PlaceTrial:
+    """Raise UsageError, saying what is wrong and what to do, when it cannot be used, the nodes that are there all
+    sign with another key than this `node`, or another machine has its name."""
     worker = Worker(start_own(module_of_ours("stallwatch.fleet.child")))
     deadline = time.monotonic() + seconds
     seen: Seen | None = None
     try:
         worker.start()
-        worker.ask(msgpack_of(PlaceRequest(settings, "check")), deadline)
+        worker.ask(msgpack_of(PlaceRequest(settings, "check", greeting=Greeting(about=node))), deadline)
         while seen is None and not worker.has_ended and worker.wait(deadline):
             for message in worker.messages():
                 seen = msgspec.msgpack.decode(message, type=Seen)
@@ -38,10 +46,13 @@ def try_place(settings: Settings, node: str, seconds: float = 15.0) -> list[str]
         )
     if seen.problem:
         raise UsageError(f"fleet: {seen.problem}", seen.advice)
-    return _warnings(settings, node, seen.roster or RosterSeen())
+    return _trial(settings, node, seen.roster or RosterSeen())
 
 
-def _warnings(settings: Settings, node: str, roster: RosterSeen) -> list[str]:
+def _trial(settings: Settings, node: str, roster: RosterSeen) -> PlaceTrial:
+    twin = roster.namesake
+    if twin is not None and (other := twin.knows or (twin.daemon if _is_elsewhere(twin.daemon) else None)):
+        raise UsageError(f"daemon.node: {doubled(node, other)}", RENAME)
     others = replace(
         roster,
         alike=tuple(one for one in roster.alike if one != node),
@@ -50,4 +61,10 @@ def _warnings(settings: Settings, node: str, roster: RosterSeen) -> list[str]:
     problem = others.problem()
     if problem and not others.alike:
         raise UsageError(f"fleet.key_file: {problem}", MEND)
-    return [f"fleet.key_file: {problem}. {MEND}"] if problem else []
+    return PlaceTrial([f"fleet.key_file: {problem}. {MEND}"] if problem else [], others.well(settings.url))
+
+
+def _is_elsewhere(daemon: DaemonId) -> bool:
+    """Another boot of the same host is this machine before it was booted."""
+    here = this_daemon()
+    return daemon.machine != here.machine and (daemon.host, daemon.address) != (here.host, here.address)

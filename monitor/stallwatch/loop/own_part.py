@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stallwatch.model.verdict import CulpritProcess, Report, Verdict
 
 _OTHERS = "what the job's other nodes see"  # that it is missing
-_START_IT = "Start the meeting place again (fleet.url), and they are judged together."
+START_IT = "Start the meeting place again (fleet.url), and they are judged together."
 
 
 def with_own_lines(report: Report, own: Report) -> Report:
@@ -37,7 +37,7 @@ def with_own_lines(report: Report, own: Report) -> Report:
     return replace(report, verdicts=tuple(verdicts))
 
 
-def alone(report: Report, why: str, unheard: str = "The job's other nodes", mend: str = _START_IT) -> Report:
+def alone(report: Report, why: str, unheard: str = "The job's other nodes", mend: str = START_IT) -> Report:
     """This node's own verdict, or of those that it can hear, which says that it is."""
     verdicts = tuple(_alone_verdict(one, why, unheard, mend) for one in report.verdicts)
     return replace(report, verdicts=verdicts, evidence_complete=False)

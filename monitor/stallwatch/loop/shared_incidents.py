@@ -23,13 +23,13 @@ from stallwatch.fleet.pace_verdict import PaceVerdict, encode_pace
 from stallwatch.fleet.place import since_boot_ns
 from stallwatch.fleet.place_settings import exposed, settings_of
 from stallwatch.fleet.position import Local, Position
-from stallwatch.fleet.roster import MEND, RosterSeat, apart_of, named
+from stallwatch.fleet.roster import MEND, RENAME, RosterSeat, apart_of, doubled_in, named
 from stallwatch.formats.tolerant import NOT_JSON
 from stallwatch.incidents.incident_names import ordinal_of, shared_name
 from stallwatch.incidents.life import IncidentTable
 from stallwatch.incidents.messages import Event, FleetSaid, Judged
 from stallwatch.loop import fleet_orders
-from stallwatch.loop.own_part import accuses_own, alone, is_proven, with_own_lines
+from stallwatch.loop.own_part import START_IT, accuses_own, alone, is_proven, with_own_lines
 from stallwatch.model.finding import Finding
 from stallwatch.model.incident import Gathering, Incident, StandsAt, Together, Told, is_last
 from stallwatch.model.snapshot import JobKey, SensorStatus
@@ -260,6 +260,7 @@ class Fleet:
             over=incident.is_over,
             conclusive=is_proven(word.report, word.ranks, at_once=True),
             ended=incident.state == "ended",
+            alone=doubled_in(shared_name(incident.job), self._node, self._link.roster.seen),
             apart=apart_of(shared_name(incident.job), word.ranks, self._link.roster.seen),
         )
 
@@ -278,7 +279,7 @@ class Fleet:
         word = self._words[local.incident_id]
         report, nodes = position.report, position.nodes if position.report is not None else 0
         if report is None and position.away and local.report is not None:
-            report = alone(local.report, position.away)
+            report = alone(local.report, position.away, mend=RENAME if local.alone else START_IT)
         elif position.apart is not None and (seen := report or local.report) is not None:
             report = alone(seen, position.apart.why, named(position.apart.nodes), MEND)
         if report is not None and local.report is not None:

@@ -191,11 +191,18 @@ class MemoryPlace:
             other._all, other._guests = self._all, self._guests
         return self._all[key]
 
-    def greet(self, node: str, word: bytes) -> list[Guest]:
+    def greet(self, node: str, word: bytes, about: str = "") -> list[Guest]:
         self.check()
+        before, at = self._guests.get(about or node, (Guest("", "", b""), 0.0))
+        before = before if self._seconds() - at < GREETED_SECONDS else Guest("", "", b"")
+        said = [before] if before.node and before.key != self._key else []
         if node:
             self._guests[node] = (Guest(node, self._key, word), self._seconds())
-        return [guest for guest, at in self._guests.values() if self._seconds() - at < GREETED_SECONDS]
+        guests = [guest for guest, at in self._guests.values() if self._seconds() - at < GREETED_SECONDS]
+        asked = before.word if before.key == self._key else b""
+        return said + [
+            one if one.key != self._key else one._replace(word=asked * (one.node == (about or node))) for one in guests
+        ]
 
     def hang_up(self) -> None:
         return

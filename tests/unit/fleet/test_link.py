@@ -14,6 +14,7 @@ from stallwatch.fleet.child import PlaceRequest
 from stallwatch.fleet.exchange import Seen, Wish, exchange
 from stallwatch.fleet.judge_handle import JudgeHandle
 from stallwatch.fleet.link import Link
+from stallwatch.fleet.member import Member
 from stallwatch.fleet.place import MOST_BYTES, Key
 from stallwatch.fleet.place_settings import Settings
 from stallwatch.fleet.position import Local
@@ -125,3 +126,19 @@ def test_what_was_told_is_noted_though_what_this_node_says_is_too_much_to_be_put
     wish = Wish(JOB, "n0", first.ordinal, generation=1, told=told, summary=os.urandom(MOST_BYTES))
     assert "cannot be put" in exchange(place, secret, wish).problem
     assert exchange(place, secret, Wish(JOB, "n1", first.ordinal)).told == told
+
+
+@pytest.mark.parametrize(
+    ("ranks", "suspects", "speaks"), [((4, 5), True, True), ((0, 1), False, True), ((4, 5), False, False)]
+)
+def test_who_can_share_nothing_of_a_job_tells_as_where_the_place_is_away(
+    ranks: tuple[int, ...], suspects: bool, speaks: bool
+) -> None:
+    report, summary = scene(2, 3, "sleeps")[0]
+    member = Member("node-a", 0)
+    local = Local("a-1", JOB, 8, ranks, 1, report, summary, False, Told(), suspects=suspects, alone="two have its name")
+    assert member.wish(SECOND_NS, local) is None
+    position = member.position(SECOND_NS, local)
+    assert (position.speaks, position.away, position.report) == (speaks, "two have its name", None)
+    assert speaks or "two have its name" in position.why
+    assert member.wish(2 * SECOND_NS, msgspec.structs.replace(local, alone="")) is not None

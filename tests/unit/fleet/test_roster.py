@@ -14,7 +14,18 @@ from stallwatch.fleet.child import PlaceRequest, Talker
 from stallwatch.fleet.directory_place import DirectoryPlace
 from stallwatch.fleet.place import GREET_SECONDS, GREETED_SECONDS, MOST_ALIKE, Key, MeetingPlace
 from stallwatch.fleet.place_settings import Settings
-from stallwatch.fleet.roster import Greeting, RosterSeat, RosterSeen, Stranger, apart_of, exchange_roster
+from stallwatch.fleet.roster import (
+    DaemonId,
+    Greeting,
+    RosterSeat,
+    RosterSeen,
+    Stranger,
+    apart_of,
+    doubled_in,
+    exchange_roster,
+    this_boot,
+    this_daemon,
+)
 from stallwatch.fleet.seal import key_id
 from stallwatch.fleet.try_place import try_place
 from tests.unit.fleet.memory_place import MemoryPlace
@@ -152,12 +163,93 @@ def test_another_key_in_the_file_is_taken_without_a_restart(settings: Settings) 
 
 def test_a_trial_says_who_signs_with_another_key_and_fails_where_nobody_signs_alike(settings: Settings) -> None:
     Path(settings.key_file).chmod(0o400)
-    assert try_place(settings, "node-a") == []
+    assert try_place(settings, "node-a") == ([], f"well: {settings.url}, with no other node yet")
     place = DirectoryPlace(Path(settings.url.removeprefix("file://")), key=key_id(OTHER))
     place.check()
     place.greet("node-b", b"")
     with pytest.raises(UsageError, match="node-b signs with another key"):
         try_place(settings, "node-a")
     DirectoryPlace(Path(settings.url.removeprefix("file://")), key=key_id(ONE)).greet("node-c", b"")
-    (warning,) = try_place(settings, "node-a")
+    (warning,) = try_place(settings, "node-a").warnings
     assert "node-b signs with another key" in warning
+
+
+def life(token: str, host: str = "h", machine: str = "m") -> DaemonId:
+    return DaemonId(token, machine, host, "10.0.0.5", 1_800_000_000 * SECOND_NS)
+
+
+class Living:
+    """A daemon that says every 20 s who it is."""
+
+    def __init__(self, of_key: OfKey, daemon: DaemonId, secret: bytes = ONE) -> None:
+        self.seat = RosterSeat("node-a", daemon)
+        self._of_key, self._secret = of_key, secret
+
+    def greet(self, seconds: int) -> None:
+        greeting = self.seat.wish(seconds * SECOND_NS)
+        if greeting is not None:
+            seen = exchange_roster(self._of_key(self._secret), self._secret, greeting)
+            self.seat.heard(seen, seconds * SECOND_NS, seconds * SECOND_NS)
+
+
+@pytest.mark.parametrize("secret", [ONE, OTHER])
+def test_two_machines_of_one_name_are_known_to_both_until_one_has_another(of_key: OfKey, secret: bytes) -> None:
+    one, two = Living(of_key, life("1", "host-1")), Living(of_key, life("2", "host-2"), secret)
+    one.seat.jobs = two.seat.jobs = ((JOB, 0),)
+    for second in range(60):
+        one.greet(second)
+        two.greet(second)
+    for seat, other in ((one.seat, "host-2"), (two.seat, "host-1")):
+        problem, mend = seat.problem()
+        assert f"another machine calls itself node-a too (host {other} 10.0.0.5, since 2027-01-15 08:00:00" in problem
+        assert "daemon.node" in mend
+        assert problem == doubled_in(JOB, "node-a", seat.seen)
+        assert doubled_in("of one of them alone", "node-a", seat.seen) == ""
+    for second in range(60, 200):
+        one.greet(second)
+    assert one.seat.problem() == ("", "")
+
+
+def test_a_daemon_that_is_started_again_is_no_other_machine_though_a_request_of_the_one_before_was_on_its_way(
+    of_key: OfKey,
+) -> None:
+    before, after = Living(of_key, life("1")), Living(of_key, life("2"))
+    for second in range(30):
+        before.greet(second)
+    after.greet(31)
+    before.greet(50)
+    for second in range(51, 200):
+        after.greet(second)
+        assert after.seat.problem() == ("", "")
+
+
+def test_a_node_that_has_gone_is_named_with_when_it_was_there_last() -> None:
+    seat = RosterSeat("node-a")
+    for second, alike in enumerate([("node-b", "node-c"), ("node-b", "node-c"), ("node-c",), ()]):
+        seat.heard(RosterSeen("aa", alike), second * SECOND_NS, (1_800_000_000 + second) * SECOND_NS)
+        if second == 2:
+            assert seat.seen is not None
+            said = "well: redis://h, with node-c; node-b was here until 2027-01-15 08:00:01 UTC"
+            assert seat.seen.well("redis://h") == said
+    assert seat.seen is not None and "with no other node now; node-b was here until" in seat.seen.well("redis://h")
+    seat.heard(RosterSeen("aa", ("node-b",)), 9 * SECOND_NS, 9 * SECOND_NS)
+    assert seat.seen.gone == (("node-c", (1_800_000_000 + 2) * SECOND_NS),)
+
+
+@pytest.mark.parametrize(("machine", "knows"), [("another boot", None), (this_boot(), life("2", "host-2"))])
+def test_a_trial_fails_where_another_machine_has_the_name_of_this_node(
+    settings: Settings, machine: str, knows: DaemonId | None
+) -> None:
+    place = DirectoryPlace(Path(settings.url.removeprefix("file://")), key=key_id(ONE))
+    place.check()
+    exchange_roster(place, ONE, Greeting("node-a", daemon=life("1", "host-2", machine), namesake=knows))
+    with pytest.raises(UsageError, match=r"another machine calls itself node-a too \(host host-2"):
+        try_place(settings, "node-a")
+    assert try_place(settings, "node-b").well.endswith("with node-a")
+
+
+def test_a_trial_beside_the_daemon_of_this_node_finds_no_other_machine(settings: Settings) -> None:
+    place = DirectoryPlace(Path(settings.url.removeprefix("file://")), key=key_id(ONE))
+    place.check()
+    exchange_roster(place, ONE, Greeting("node-a", daemon=this_daemon()))
+    assert try_place(settings, "node-a").warnings == []

@@ -16,7 +16,7 @@ from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.pace_verdict import PaceVerdict
 from stallwatch.fleet.place_settings import settings_of
 from stallwatch.fleet.position import Local, Position
-from stallwatch.fleet.roster import RosterSeat, RosterSeen, Stranger, Unheard
+from stallwatch.fleet.roster import DaemonId, Namesake, RosterSeat, RosterSeen, Stranger, Unheard, doubled
 from stallwatch.incidents.incident_names import shared_name
 from stallwatch.incidents.life import IncidentLife, IncidentTable
 from stallwatch.incidents.messages import FleetSaid, Judged
@@ -217,6 +217,21 @@ def test_a_verdict_that_lacks_nodes_of_another_key_says_so(fleet: Fleet, link: F
     verdict = event.report.verdicts[0]
     assert verdict.missing[0] == f"what the job's other nodes see: {why}"
     assert verdict.summary.endswith("node1 could not be heard.")
+
+
+def test_of_a_job_on_two_machines_of_one_name_each_says_what_it_sees_alone_and_what_to_do(
+    fleet: Fleet, link: FakeLink
+) -> None:
+    twin = Namesake(DaemonId("2", "m", "host-2"), ((shared_name(shared().job), 4),))
+    link.roster.seen = RosterSeen("aa", namesake=twin)
+    link.position = Position(speaks=True, why="", away=doubled("node0", twin.daemon))
+    event = said(fleet, shared(), judged(shared()))
+    assert "calls itself node0 too (host host-2" in link.asked[-1][0].alone
+    assert event is not None and event.report is not None
+    assert "another machine calls itself node0 too" in event.report.verdicts[0].missing[0]
+    link.roster.seen = RosterSeen("aa", namesake=msgspec.structs.replace(twin, jobs=()))
+    said(fleet, shared(), judged(shared()))
+    assert link.asked[-1][0].alone == "", "a job that the other machine has no rank of"
 
 
 def test_the_jobs_verdict_has_the_line_of_code_that_only_this_node_may_know(fleet: Fleet, link: FakeLink) -> None:

@@ -22,7 +22,7 @@ class ConfiguredMeeting:
         try:
             settings = settings_of(self._section)
             assert settings is not None
-            warnings = try_place(settings, self._node, _SECONDS)
+            warnings = try_place(settings, self._node, _SECONDS).warnings
         except UsageError as error:
             return str(error), error.help
         return "; ".join(warnings), ""

@@ -15,7 +15,7 @@ class MeetingPlaceAnswers:
     area: ClassVar[Area] = "network"
     looks_for: ClassVar[str] = (
         "a Redis, Valkey or shared directory (`fleet.url`) that this node cannot reach, read, write or claim in; nodes "
-        "there that sign with another key (`fleet.key_file`); a key that every user may read"
+        "there that sign with another key (`fleet.key_file`), or have this one's name; a key that every user may read"
     )
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
