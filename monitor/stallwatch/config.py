@@ -23,6 +23,7 @@ from stallwatch.encoding import json_of
 from stallwatch.errors import UsageError
 
 __all__ = [
+    "INSTALLED",
     "Config",
     "current_environment",
     "environment_names",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 
+INSTALLED = Path("/etc/stallwatch/config.toml")  # of the units that are shipped
 # Named apart because they are read by the hook too, or hold paths that people already know.
 _ENVIRONMENT_ALIASES = {"STALLWATCH_DIR": ("daemon", "rank_directory")}
 
@@ -211,6 +213,15 @@ def _silent_slack(config: Config) -> Iterator[str]:
 def node_of(config: Config) -> str:
     """How this node is called, to people and to other nodes: `daemon.node`, else its host name."""
     return config.daemon.node or socket.gethostname()
+
+
+def installed() -> str | None:
+    """Return the configuration of this node's service, None where there is none that this user may read and use."""
+    try:
+        load(INSTALLED)
+    except UsageError:
+        return None
+    return str(INSTALLED)
 
 
 def own_defaults(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:

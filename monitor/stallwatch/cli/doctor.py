@@ -11,7 +11,7 @@ from stallwatch.cli.numbers import WholeNumber
 from stallwatch.errors import EXIT_OK, EXIT_VERDICT, StallwatchError, UnusableInput, UsageError
 
 if TYPE_CHECKING:
-    from stallwatch.doctor.surroundings import DaemonFacts
+    from stallwatch.doctor.surroundings import DaemonFacts, MeetingTrial
     from stallwatch.model.evidence import Evidence
     from stallwatch.model.verdict import Report
 
@@ -44,7 +44,10 @@ _PATH = click.Path(path_type=Path)
 @click.option("--workers", type=WholeNumber(0), help="Data-loader workers per rank, for memory, files and CPUs.")
 @click.option("--ranks", type=WholeNumber(1), help="Ranks on this node.")
 @click.option("--nodes", type=WholeNumber(1), help="Nodes of the job.")
-@click.option("--config", "config_file", type=click.Path(dir_okay=False), help="The daemon's configuration file.")
+@click.option(
+    "--config", "config_file", type=click.Path(dir_okay=False),
+    help="The daemon's configuration file, if not the installed one.",
+)  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(["error", "warning"]), default="warning", show_default=True,
     help="Exit 10 from this severity on.",
@@ -90,13 +93,14 @@ def command(
     from stallwatch.doctor.checks import CHECKS
     from stallwatch.doctor.examine import examine
     from stallwatch.doctor.frameworks.deepspeed import read_config
-    from stallwatch.doctor.live.meeting_probe import meeting_of
+    from stallwatch.doctor.live.meeting_probe import hidden_meeting, meeting_of
     from stallwatch.doctor.live.survey import survey
     from stallwatch.doctor.surroundings import Question
     from stallwatch.node import gpu_release
     from stallwatch.node.heartbeat_file import rank_directories
 
     environment = config.current_environment()
+    config_file = config_file or config.installed()
     settings, _ = config.load(config_file, environment)
     all_logs = (*logs, *more_logs)
     evidence, report = _read_logs(all_logs) if all_logs else (None, None)
@@ -135,8 +139,11 @@ def command(
             f"No rank with pid {pid} runs here.",
             "A rank has RANK or SLURM_PROCID in its environment and torch loaded; `stallwatch status` lists them.",
         )
-    meeting = meeting_of(settings.fleet, config.node_of(settings))
-    around = replace(around, daemon=_daemon(control_socket(config_file)), meeting=meeting)
+    daemon = _daemon(control_socket(config_file))
+    meeting: MeetingTrial | None = meeting_of(settings.fleet, config.node_of(settings))
+    if config_file is None and daemon is None:
+        meeting = meeting or hidden_meeting(config.INSTALLED)
+    around = replace(around, daemon=daemon, meeting=meeting)
     examination = examine(CHECKS, around, SystemClock(), seconds_left(time.monotonic() - began))
     if as_json:
         doctor_view.print_json(examination)
@@ -164,7 +171,8 @@ def _daemon(socket_path: Path) -> "DaemonFacts | None":
 
     try:
         sensors = Client(socket_path, _DAEMON_SECONDS).ranks().sensors
-        return DaemonFacts(socket_path.stat().st_uid, {one.sensor: one.reason for one in sensors if one.up})
+        up, down = ({one.sensor: one.reason for one in sensors if one.up is is_up} for is_up in (True, False))
+        return DaemonFacts(socket_path.stat().st_uid, up, down)
     except (StallwatchError, OSError):
         return None
 

@@ -196,6 +196,7 @@ class DaemonFacts(msgspec.Struct, frozen=True):
 
     user_id: int  # who runs it, by its socket
     sensors: Mapping[str, str]  # those that are up, with what they complain of all the same ("": nothing)
+    down: Mapping[str, str] = {}  # those that are not, with why
 
 
 @dataclass(frozen=True)

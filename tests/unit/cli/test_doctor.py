@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stallwatch import config
 from stallwatch.cli.app import run
 from stallwatch.cli.doctor import seconds_left
 from stallwatch.doctor import examine as examine_module
@@ -31,6 +32,18 @@ def clean_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
 def test_a_clean_node_is_0(clean_node: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor"]) == 0
     assert "0 errors, 0 warnings" in capsys.readouterr().out
+
+
+def test_where_none_is_named_the_installed_configuration_says_where_nodes_meet(
+    clean_node: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = tmp_path / "config.toml"
+    monkeypatch.setattr(config, "INSTALLED", installed)
+    installed.write_text('[fleet]\nurl = "file:///nowhere/stallwatch"\nkey_file = "/nowhere/key"\n')
+    assert run(["doctor"]) == 10
+    assert "fleet.key_file /nowhere/key" in capsys.readouterr().out
+    installed.write_text("[fleet\n")
+    assert run(["doctor"]) == 0, "what is wrong with that is the daemon's own matter"
 
 
 def test_findings_are_10_from_the_asked_severity_on(

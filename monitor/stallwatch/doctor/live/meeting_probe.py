@@ -1,5 +1,8 @@
 """Tries the place where nodes meet, as the daemon would."""
 
+import os
+from pathlib import Path
+
 from stallwatch.config_sections import FleetSection
 from stallwatch.errors import UsageError
 
@@ -41,3 +44,23 @@ class ConfiguredMeeting:
 def meeting_of(section: FleetSection, node: str) -> ConfiguredMeeting | None:
     """None where nodes do not meet. `node`: how this one is called."""
     return ConfiguredMeeting(section, node) if section.url else None
+
+
+class HiddenMeeting:
+    """Of a place that only others may know: satisfies doctor.surroundings.MeetingTrial."""
+
+    def __init__(self, file: Path) -> None:
+        self.url = str(file)
+
+    def problem(self) -> tuple[str, str]:
+        """Return that the configuration cannot be read."""
+        return f"{self.url}: Permission denied", ""
+
+    def exposed(self) -> str:
+        """Return "": nobody knows which key it is."""
+        return ""
+
+
+def hidden_meeting(file: Path) -> HiddenMeeting | None:
+    """None where a configuration is not there, or may be read."""
+    return HiddenMeeting(file) if file.exists() and not os.access(file, os.R_OK) else None

@@ -8,7 +8,7 @@ from stallwatch.doctor.surroundings import MeetingTrial, Surroundings
 
 
 class MeetingPlaceAnswers:
-    """Tries it as the daemon would, unless the daemon says that it can; Inapplicable where `fleet.url` is not set,
+    """Tries it as the daemon would, unless the daemon says how it does; Inapplicable where `fleet.url` is not set,
     Undetermined where only this user may not."""
 
     name: ClassVar[str] = "meeting_place"
@@ -20,27 +20,27 @@ class MeetingPlaceAnswers:
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         meeting, daemon = surroundings.meeting, surroundings.daemon
-        if meeting is None:
-            raise Inapplicable("fleet.url is not set: each node judges alone")
-        found = self._exposed(meeting)
-        if daemon is not None and "meeting_place" in daemon.sensors:
+        said = daemon.down.get(self.name, "") if daemon is not None else ""
+        found = self._exposed(meeting) if meeting is not None else ()
+        if daemon is not None and self.name in daemon.sensors:
             return found  # the daemon asks it all the time, by its own user and its own network
+        if meeting is None:
+            if not said:
+                raise Inapplicable("fleet.url is not set: each node judges alone")
+            return (self._unwell("fleet.url", said, ""),)
         seen, remedy = meeting.problem()
+        if said and (not seen or "Permission denied" in seen):
+            seen, remedy = said, ""
         if not seen:
             return found
         if "Permission denied" in seen and surroundings.user_id != 0:
             raise Undetermined(f"{seen}: ask as root or as the daemon's user")
-        return (
-            *found,
-            finding(
-                self,
-                "error",
-                meeting.url,
-                seen=seen,
-                why="Without it each node of a job judges by what it sees alone, and several may tell of one hang.",
-                remedy=remedy or "stallwatch config check FILE tries it again.",
-            ),
-        )
+        return (*found, self._unwell(meeting.url, seen, remedy))
+
+    def _unwell(self, subject: str, seen: str, remedy: str) -> FindingRecord:
+        why = "Without it each node of a job judges by what it sees alone, and several may tell of one hang."
+        remedy = remedy or "stallwatch config check FILE tries it again."
+        return finding(self, "error", subject, seen=seen, why=why, remedy=remedy)
 
     def _exposed(self, meeting: MeetingTrial) -> tuple[FindingRecord, ...]:
         what, _, remedy = meeting.exposed().rpartition(": ")

@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.config_sections import FleetSection
 from stallwatch.doctor.check import Inapplicable, Undetermined
-from stallwatch.doctor.live.meeting_probe import meeting_of
+from stallwatch.doctor.live.meeting_probe import hidden_meeting, meeting_of
 from stallwatch.doctor.network.meeting import MeetingPlaceAnswers
 from tests.unit.doctor.fakes import DAEMON, Node, one
 
@@ -45,6 +45,27 @@ def test_the_daemon_who_uses_it_knows_better(node: Node) -> None:
     daemon = msgspec.structs.replace(DAEMON, sensors={"meeting_place": ""})
     broken = FakeMeeting("fleet.key_file: Permission denied")
     assert MeetingPlaceAnswers().look(node.around(meeting=broken, daemon=daemon)) == ()
+
+
+@pytest.mark.parametrize("tried", [None, FakeMeeting(), FakeMeeting("fleet.key_file: Permission denied")])
+def test_what_the_daemon_says_of_it_is_told_where_a_trial_finds_nothing_or_none_can_be_made(
+    node: Node, tried: FakeMeeting | None
+) -> None:
+    daemon = msgspec.structs.replace(DAEMON, down={"meeting_place": "redis: it is full"})
+    found = one(MeetingPlaceAnswers().look(node.around(meeting=tried, daemon=daemon, user_id=1000)))
+    assert (found.severity, found.seen) == ("error", "redis: it is full")
+
+
+def test_who_may_not_read_the_installed_configuration_cannot_tell(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    assert hidden_meeting(file) is None
+    file.touch()
+    assert hidden_meeting(file) is None
+    monkeypatch.setattr("os.access", lambda *asked: False)
+    with pytest.raises(Undetermined, match=r"config\.toml: Permission denied"):
+        MeetingPlaceAnswers().look(node.around(meeting=hidden_meeting(file), user_id=1000))
 
 
 def test_who_may_not_read_the_key_cannot_tell(node: Node) -> None:
