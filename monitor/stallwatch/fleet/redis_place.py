@@ -206,6 +206,8 @@ class RedisPlace:
             raise PlaceProblem(f"{self._shown}: {error}", advice) from error
         except (redis.exceptions.RedisError, OSError) as error:
             advice = _advice(str(error), "Is the server up, and may this node reach it?")
+            if self._shown.startswith("rediss") and isinstance(error, redis.exceptions.TimeoutError):
+                advice += " One that does not speak TLS at this port says nothing either: then redis://."
             raise PlaceProblem(f"{self._shown}: {error}", advice) from error
 
 

@@ -1,9 +1,12 @@
 """Commands that ask something of the daemon: a look, silence, a mode, a test of the outputs, a judgement."""
 
+import msgspec
 import pytest
 
 from stallwatch.cli.app import run
 from stallwatch.cli.terminal import lasting
+from stallwatch.model.snapshot import SensorStatus
+from stallwatch.outputs.client import Client
 from tests.integration.outputs.serving import Served
 
 Capture = pytest.CaptureFixture[str]
@@ -16,8 +19,19 @@ def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> 
     said = capsys.readouterr().out
     assert "stallwatch incidents llama-7b-2" in said
     assert "No job of that name" not in said
+    assert "for 2 h. It holds on this node, which meets no others." in said
     assert run(["mute", "llama-7b", "--for", "0", "--json"]) == 0
     assert address.control.asked == [("capture", "llama-7b"), ("mute", "llama-7b", 7200.0), ("mute", "llama-7b", 0.0)]
+
+
+@pytest.mark.parametrize(("up", "where"), [(True, "within 10 s on all"), (False, "once the meeting place is well again")])
+def test_where_nodes_meet_a_mute_says_that_it_holds_on_all(
+    address: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, up: bool, where: str
+) -> None:
+    place, ranks = SensorStatus("meeting_place", up, "", 0.0, 0, required=False), Client.ranks
+    monkeypatch.setattr(Client, "ranks", lambda client: msgspec.structs.replace(ranks(client), sensors=(place,)))
+    assert run(["mute", "llama-7b"]) == 0
+    assert where in capsys.readouterr().out
 
 
 def test_mode_and_maintenance_reach_the_daemon_and_say_where_they_hold(address: Served, capsys: Capture) -> None:

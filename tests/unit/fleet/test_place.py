@@ -307,6 +307,17 @@ def test_a_full_server_and_a_replica_say_so(server: str) -> None:
         client.config_set("min-replicas-to-write", "0")
 
 
+def test_of_a_server_that_does_not_speak_tls_only_silence_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis waits for the rest of a command that it takes the greeting for."""
+    redis_place = pytest.importorskip("stallwatch.fleet.redis_place")
+    monkeypatch.setattr(redis_place, "_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for scheme in ("redis", "rediss"):
+            with pytest.raises(PlaceProblem) as found:
+                redis_place.connect(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", "", None, "").check()
+            assert ("does not speak TLS" in found.value.help) == (scheme == "rediss")
+
+
 @needs_redis
 def test_a_user_whose_rights_end_at_our_keys_is_enough(server: str) -> None:
     connect(server)._client.execute_command(
