@@ -24,7 +24,9 @@ def test_capture_and_mute_reach_the_daemon(address: Served, capsys: Capture) -> 
     assert address.control.asked == [("capture", "llama-7b"), ("mute", "llama-7b", 7200.0), ("mute", "llama-7b", 0.0)]
 
 
-@pytest.mark.parametrize(("up", "where"), [(True, "within 10 s on all"), (False, "once the meeting place is well again")])
+@pytest.mark.parametrize(
+    ("up", "where"), [(True, "within 10 s on all"), (False, "once the meeting place is well again")]
+)
 def test_where_nodes_meet_a_mute_says_that_it_holds_on_all(
     address: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, up: bool, where: str
 ) -> None:
