@@ -161,6 +161,23 @@ def test_another_key_in_the_file_is_taken_without_a_restart(settings: Settings) 
     assert seen is not None and seen.strangers == (), "what this node said with the key before is gone"
 
 
+@needs_redis
+def test_another_password_in_the_file_is_tried_without_a_restart(server: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(ONE)
+    password = tmp_path / "password"
+    talker, admin = Talker(), connect(server)
+    settings = Settings(server, password_file=str(password), key_file=str(tmp_path / "key"))
+    admin._client.config_set("requirepass", "right")
+    try:
+        said = []
+        for word in ("right", "wrong", "right"):
+            password.write_text(word)
+            said.append(talker.answer(PlaceRequest(settings, "greet", greeting=Greeting("node-a"))).advice)
+    finally:
+        connect(server, password="right")._client.config_set("requirepass", "")
+    assert said == ["", "See fleet.username and fleet.password_file.", ""]
+
+
 def test_a_trial_says_who_signs_with_another_key_and_fails_where_nobody_signs_alike(settings: Settings) -> None:
     Path(settings.key_file).chmod(0o400)
     assert try_place(settings, "node-a") == ([], f"well: {settings.url}, with no other node yet")
