@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from tests.chaos import fleet_daemon
 from tests.chaos.fleet import Count, FleetRun, note, play
 from tests.chaos.fleet_daemon import Sent
-from tests.chaos.fleet_story import UNDECIDED_SECONDS, Fault, Story
+from tests.chaos.fleet_story import UNDECIDED_SECONDS, Fault, Story, host
 
 FOR_EVER = (0.0, 1e9)
 
@@ -267,6 +268,19 @@ def test_a_node_that_signs_with_another_key_keeps_nobody_from_telling(fault: Fau
         assert sent[0].culprits == (5,)
         assert sent[0].at <= told(sent_in(Story(culprit=5, fault=fault, resolved_at=170.0)))[0].at + 10
     assert any("could not be heard" in one.text for one in sent)
+
+
+@pytest.mark.parametrize("twins", [(0, 2), (2, 3)])
+@pytest.mark.parametrize("fault", ["stands", "stopped", "all_wait"])
+def test_a_job_on_two_machines_of_one_name_is_told_and_nobody_innocent_named(
+    fault: Fault, twins: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_daemon, "host", lambda node: host(twins[0] if node in twins else node))
+    story = Story(culprit=5, fault=fault, resolved_at=170.0)
+    sent = told(sent_in(story))
+    assert 1 <= len(sent) <= story.nodes
+    assert not any(set(one.culprits) & story.innocent for one in sent)
+    assert fault == "all_wait" or (5,) in named(sent)
 
 
 @pytest.mark.parametrize("fault", ["stands", "stopped", "killed", "all_wait"])
