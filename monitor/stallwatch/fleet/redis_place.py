@@ -203,7 +203,8 @@ class RedisPlace:
             yield
         except redis.exceptions.ResponseError as error:
             advice = _advice(str(error), "It must be Redis 5 or later, or Valkey.")
-            raise PlaceProblem(f"{self._shown}: {error}", advice) from error
+            said = str(error).partition(" script: ")[0].rstrip(".")  # after it which of ours, by its sum
+            raise PlaceProblem(f"{self._shown}: {said}", advice) from error
         except (redis.exceptions.RedisError, OSError) as error:
             advice = _advice(str(error), "Is the server up, and may this node reach it?")
             if self._shown.startswith("rediss") and isinstance(error, redis.exceptions.TimeoutError):
