@@ -227,7 +227,6 @@ class RosterSeat:
         self._daemon = daemon
         self._has_said = False
         self._namesakes: list[tuple[int, Namesake]] = []  # when each was found after this daemon had said its name
-        self._there: dict[str, int] = {}  # when each was there last, wall time
         self._gone: dict[str, int] = {}
         self._asked_ns: int | None = None
         self._said: Greeting | None = None
@@ -256,8 +255,9 @@ class RosterSeat:
         self._namesakes = [one for one in self._namesakes[-_LIVES:] if now_ns - one[0] < GREETED_SECONDS * SECOND_NS]
         twin = self._namesakes[-1][1] if len(self._namesakes) >= _LIVES else None
         if self.seen is not None and len(seen.alike) < MOST_ALIKE - 1:
-            self._gone |= {one: self._there[one] for one in self.seen.alike if one not in seen.alike}
-        self._there = dict.fromkeys(seen.alike, wall_ns)
+            # What it said last stood for so long.
+            last_ns = wall_ns - int(GREETED_SECONDS * SECOND_NS)
+            self._gone |= {one: last_ns for one in self.seen.alike if one not in seen.alike}
         kept = [(one, at) for one, at in self._gone.items() if one not in seen.alike]
         self._gone = dict([one for one in kept if wall_ns - one[1] < _REMEMBERED_NS][-_MOST_JOBS:])
         self.seen = msgspec.structs.replace(seen, namesake=twin, gone=tuple(self._gone.items()))

@@ -295,7 +295,7 @@ def test_a_full_server_and_a_replica_say_so(server: str) -> None:
         with pytest.raises(PlaceProblem) as full:
             place.join(JOB, "node0")
         assert "full" in full.value.help
-        with pytest.raises(PlaceProblem, match="'maxmemory'$"):
+        with pytest.raises(PlaceProblem, match=r"'maxmemory'$"):
             place.greet("node0", b"word")
         client.config_set("maxmemory", "0")
         client.config_set("min-replicas-to-write", "1")

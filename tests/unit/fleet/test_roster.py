@@ -246,11 +246,11 @@ def test_a_node_that_has_gone_is_named_with_when_it_was_there_last() -> None:
         seat.heard(RosterSeen("aa", alike), second * SECOND_NS, (1_800_000_000 + second) * SECOND_NS)
         if second == 2:
             assert seat.seen is not None
-            said = "well: redis://h, with node-c; node-b was here until 2027-01-15 08:00:01 UTC"
+            said = "well: redis://h, with node-c; node-b was here until 2027-01-15 07:58:52 UTC"
             assert seat.seen.well("redis://h") == said
     assert seat.seen is not None and "with no other node now; node-b was here until" in seat.seen.well("redis://h")
-    seat.heard(RosterSeen("aa", ("node-b",)), 9 * SECOND_NS, 9 * SECOND_NS)
-    assert seat.seen.gone == (("node-c", (1_800_000_000 + 2) * SECOND_NS),)
+    seat.heard(RosterSeen("aa", ("node-b",)), 9 * SECOND_NS, 1_800_000_009 * SECOND_NS)
+    assert seat.seen.gone == (("node-c", (1_800_000_000 + 3 - 70) * SECOND_NS),)
 
 
 @pytest.mark.parametrize(("machine", "knows"), [("another boot", None), (this_boot(), life("2", "host-2"))])
