@@ -65,6 +65,13 @@ class Node:
         self.daemon: DaemonChild | None = None
         self.ranks: list[subprocess.Popen[bytes]] = []
         self.mark = self.folder / "mark"
+        self.key = self.folder / "key"
+        self.sign_with("a secret of at least sixteen bytes")
+
+    def sign_with(self, secret: str) -> None:
+        """From the next look at the file on."""
+        self.key.touch(mode=0o600)
+        self.key.write_text(secret)
 
     def up(self) -> None:
         sh("ip", "netns", "add", self.net)
@@ -174,7 +181,6 @@ class Cluster:
         self.folder, self.place, self.per_node, self.backend = folder, place, per_node, backend
         self.nodes = [Node(number, folder) for number in range(nodes)]
         self.engine: Engine = Redis(folder) if place == "redis" else Disk(folder)
-        (folder / "key").write_text("a secret of at least sixteen bytes")
         (folder / "password").write_text("secret")
         self.proves_nothing = False  # no node alone can: told as undecided, when the patience with that is over
         self.settings: dict[str, dict[str, str]] = {}  # that take the place of those sections
@@ -200,20 +206,24 @@ class Cluster:
                 sh("ip", "link", "del", f"{_TAG}b")
 
     def watch(self) -> None:
-        fleet = {"url": self.engine.url, "key_file": str(self.folder / "key")}
+        for node in self.nodes:
+            self.watch_on(node)
+
+    def watch_on(self, node: Node) -> None:
+        """Start the daemon of a node, or another one in its place."""
+        fleet = {"url": self.engine.url, "key_file": str(node.key)}
         if self.place == "redis":
             fleet["password_file"] = str(self.folder / "password")
         settings = {"fleet": fleet, "slack": {"webhook_url": self.slack.url}, "daemon": {}}
         if self.proves_nothing:
             settings["tell"] = {"undecided_seconds": "40"}
         settings |= self.settings
-        for node in self.nodes:
-            settings["daemon"] = {
-                "rank_directory": str(node.folder / "ranks"),
-                "state_directory": str(node.folder / "state"),
-                "run_directory": str(node.folder / "run"),
-            }
-            node.watch(settings, self.other_version if node is self.nodes[-1] else None)
+        settings["daemon"] = {
+            "rank_directory": str(node.folder / "ranks"),
+            "state_directory": str(node.folder / "state"),
+            "run_directory": str(node.folder / "run"),
+        }
+        node.watch(settings, self.other_version if node is self.nodes[-1] else None)
 
     def train(self, *arguments: str) -> None:
         given = ["--fault-step", "40", "--seed", str(self.seed), *arguments]
@@ -233,6 +243,18 @@ class Cluster:
     def home(self) -> Node:
         """The culprit's node."""
         return self.nodes[self.culprit // self.per_node]
+
+    def end_job(self) -> None:
+        """As somebody who ends it everywhere at once, by a signal that nobody hears."""
+        for node in self.nodes:
+            for rank in node.ranks:
+                for pid in _children(rank.pid):
+                    os.kill(pid, signal.SIGKILL)
+        for node in self.nodes:
+            for rank in node.ranks:
+                rank.wait(10)
+            node.ranks.clear()
+            node.mark.unlink(missing_ok=True)
 
     def kill_culprit(self) -> None:
         (pid,) = _children(self.home.ranks[self.culprit % self.per_node].pid)
