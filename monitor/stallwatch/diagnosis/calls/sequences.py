@@ -125,7 +125,7 @@ def _first_departure(
             return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, due))
         if signature.is_barrier(here.call.operation) and here.call not in calls[:place]:
             loop = {token: call for token, call in nexts[before.key].items() if token != here.token}
-            if _goes_round(steps[:place], loop):  # it waits at the end, its peers go round again
+            if _goes_round(steps[:place], _run(calls, place), loop):  # it waits at the end, its peers go round again
                 return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, loop))
         if place < max(_MIN_HISTORY, met):
             continue
@@ -140,11 +140,12 @@ def _first_departure(
     return None
 
 
-def _goes_round(steps: Sequence[ProgramCall], loop: Collection[Token]) -> bool:
-    """Whether one of these calls has followed the last one before, or is the first of all, and nothing has followed the
-    last one yet. What was called before in another place may be one call too many as well."""
+def _goes_round(steps: Sequence[ProgramCall], run: int, loop: Collection[Token]) -> bool:
+    """Given a rank's calls, and where the run of equal rounds begins that its last one ends, return whether one of
+    `loop` has followed such a call before, or is the first of all, and nothing has followed such a one yet. What was
+    called before in another place may be one call too many as well; within a run another of its rounds follows."""
     last = steps[-1].token
-    followers = {after.token for here, after in pairwise(steps) if here.token == last} or {steps[0].token}
+    followers = {after.token for here, after in pairwise(steps[:run]) if here.token == last} or {steps[0].token}
     return not followers.isdisjoint(loop)
 
 
