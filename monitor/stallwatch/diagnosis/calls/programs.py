@@ -72,9 +72,9 @@ def read_programs(case: Case, ranks: Iterable[int]) -> Programs:
     rings = _rings(case)
     whole = all(summary.whole for summary in case.summaries.values())
     steps = {rank: _steps(case, rank, rings, whole) for rank in sorted(ranks)}
-    alike = {
-        i: _begin_alike([_from_first(case, r, steps.get(r, ()), i, whole) for r in case.groups[i].ranks]) for i in rings
-    }
+    begun = {i: [_from_first(case, r, steps.get(r, ()), i, whole) for r in case.groups[i].ranks] for i in rings}
+    shared = {i: of_group if whole else _from_shared(of_group) for i, of_group in begun.items()}
+    alike = {i: None if one is None else _begin_alike(one) for i, one in shared.items()}
     turns = _as_sisters_are(case, alike)
     stages = _stages(case, steps)
     roles: dict[Hashable, list[int]] = {}
@@ -135,17 +135,22 @@ def _rings(case: Case) -> frozenset[int]:
     return _as_sisters_are(case, alike)
 
 
-def _as_sisters_are(case: Case, holds: Mapping[int, bool]) -> frozenset[int]:
-    """Groups of which something holds; of those that left not all dumps, that of which it holds for most sisters."""
+def _as_sisters_are(case: Case, holds: Mapping[int, bool | None]) -> frozenset[int]:
+    """Groups of which something holds; of those that left not all dumps, or not enough (None), that of which it holds
+    for most sisters."""
     votes: dict[Hashable, Counter[bool]] = {}
-    seen = {index for index in holds if all(case.recorded(rank) for rank in case.groups[index].ranks)}
+    seen = {
+        index: own
+        for index, own in holds.items()
+        if own is not None and all(case.recorded(rank) for rank in case.groups[index].ranks)
+    }
     kinds = {index: (family(case.groups[index].description), len(case.groups[index].ranks)) for index in holds}
-    for index in seen:
-        votes.setdefault(kinds[index], Counter())[holds[index]] += 1
+    for index, own in seen.items():
+        votes.setdefault(kinds[index], Counter())[own] += 1
     found = set()
-    for index, own in holds.items():
+    for index, holds_here in holds.items():
         told = votes.get(kinds[index]) if index not in seen else None
-        if (told[True] > told[False]) if told else own:
+        if (told[True] > told[False]) if told else holds_here:
             found.add(index)
     return frozenset(found)
 
@@ -171,6 +176,16 @@ def _from_first(case: Case, rank: int, steps: Sequence[ProgramCall], group: int,
     transfers = (signature.is_transfer(step.call.operation) for step in steps)
     first = next((place for place, both in enumerate(zip(ours, transfers, strict=True)) if all(both)), 0)
     return steps[first:]
+
+
+def _from_shared(steps: Sequence[Sequence[ProgramCall]]) -> list[Sequence[ProgramCall]] | None:
+    """Given members' calls, of which each ring may have lost another beginning, return those from the first collective
+    on that all of them hold: who went on less has lost less. None: too few are left, one of which may be its last."""
+    held = [{step.key for step in of_one if step.seq} for of_one in steps if of_one]
+    shared = set[Hashable].intersection(*held) if held else set()
+    first = [next((place for place, step in enumerate(of_one) if step.key in shared), 0) for of_one in steps]
+    left = [of_one[place:] for of_one, place in zip(steps, first, strict=True)]
+    return left if min(map(len, left), default=0) > _SHORTEST else None
 
 
 def _begin_alike(steps: Sequence[Sequence[ProgramCall]]) -> bool:

@@ -29,10 +29,13 @@ def _program(rank: int, steps: int) -> tuple[Call, ...]:
     return tuple(_step(rank) * steps)
 
 
-def _departed(ranks: list[Rank], lost_entries: int = 0) -> set[int]:
+def _departed(ranks: list[Rank], lost_entries: int = 0, held_entries: int = 1_000_000) -> set[int]:
     summaries = []
     for rank in evidence(*ranks).ranks:
-        held = tuple(msgspec.structs.replace(one, operations=one.operations[lost_entries:]) for one in rank.recorders)
+        held = tuple(
+            msgspec.structs.replace(one, operations=one.operations[lost_entries:][-held_entries:])
+            for one in rank.recorders
+        )
         summaries.append(reduce_rank(msgspec.structs.replace(rank, recorders=held)))
     case = Case(summaries, {}, len(ranks))
     return {departure.rank for departure in find_departures(case, case.summaries)}
@@ -50,6 +53,20 @@ def test_one_that_leaves_out_a_message_is_found_where_the_rings_have_lost_their_
     del calls[-2]
     ranks[1] = replace(ranks[1], calls=tuple(calls))
     assert _departed(ranks, lost_entries) == {1}
+
+
+@pytest.mark.parametrize("held_entries", range(12, 20))
+def test_who_waits_at_the_end_is_found_where_its_ring_has_lost_less_than_those_that_went_on(held_entries: int) -> None:
+    """Pairs that exchange, and one of them has called less: the two of that pair are of one program with all others."""
+    ranks = []
+    for rank in range(6):
+        pair = Group(f"e{rank // 2}", f"ep{rank // 2}", (rank // 2 * 2, rank // 2 * 2 + 1), 1)
+        meets = transfer(pair, ("send", 1 - rank % 2), ("recv", 1 - rank % 2), batched=True, line=40)
+        forward, backward = [Call(pair, elements=64, line=10), meets], [Call(pair, elements=32, line=60)]
+        step = [*forward * 2, *backward * 2, Call(_WORLD, elements=7, line=90)]
+        calls = [*step, *([Call(_WORLD, "barrier", line=200)] if rank == 2 else step)]
+        ranks.append(Rank(rank, tuple(calls), len(step)))
+    assert _departed(ranks, held_entries=held_entries) == {2}
 
 
 def test_what_a_first_round_comes_to_is_no_departure_where_ranks_of_another_program_have_done_it() -> None:
