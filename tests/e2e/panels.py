@@ -28,7 +28,7 @@ EXPLAINED = {
     r"stallwatch_output_(deliveries|queue|held)": "nothing but the page is configured, and it delivers no messages",
     r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill)": "the cause is another one, a verdict exists",
     r"rule Stallwatch(DaemonAbsent|LoopStands|SensorDead|DeliveryFailing|Silenced)": "all is well with stallwatch",
-    r"rule StallwatchMeetingPlaceAway": "nodes do not meet",
+    r"rule Stallwatch(MeetingPlaceAway|FleetKeysDiffer)": "nodes do not meet",
     r"blind or dumb": "all is well with stallwatch",
     r"fails in stallwatch itself\? \(B\)": "no stage had an error",
     r"stallwatch_verdicts_judged": "nobody has said whether it was right",

@@ -32,7 +32,7 @@ def prometheus(node: Served, tmp_path: Path) -> Iterator[Prometheus]:
 # Another cause, a verdict that exists, a node that is well: rules that rightly say nothing of the literal report.
 QUIET = (
     r"rule Stallwatch(RankLost|HardwareFault|RankBehind|JobStandsStill|GpuSlowedByHeat)",
-    r"rule Stallwatch(DaemonAbsent|SensorDead|MeetingPlaceAway|DeliveryFailing|Silenced)",
+    r"rule Stallwatch(DaemonAbsent|SensorDead|MeetingPlaceAway|FleetKeysDiffer|DeliveryFailing|Silenced)",
     r"stallwatch_output_(deliveries|queue|held)",
     r"uncorrected ECC|ecc_uncorrected_total\{[^}]*\} > 0",
     r"runs slower|Is one slowed down, and why\? \(B\)",
