@@ -35,7 +35,7 @@ def test_a_process_whose_memory_cannot_be_read_is_left_out_and_costs_no_other_it
     (tmp_path / "70/environ").unlink()
     os.mkfifo(tmp_path / "70/environ")  # whoever opens it waits
     reads = SlowReads(str(proc), 3600.0, clock.monotonic_ns)
-    wait_until(lambda: reads._busy_since_ns is not None)
+    wait_until(lambda: reads._search.reading == 70)
     for pid in (70, 71):
         reads.want(pid, 1000)
     clock.now_ns = 40 * 10**9
