@@ -129,7 +129,7 @@ def _first_departure(
                 return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, loop))
         if place < max(_MIN_HISTORY, met):
             continue
-        if here.call not in calls[:place] and everywhere[before.key][here.token] > counts[here.token]:
+        if here.call not in calls[:place] and _as_others_come_to_it(steps, place, votes, everywhere, met):
             continue  # what a first round comes to, as do ranks that may run another program: habits do not tell of it
         followers = _followers(text, place)
         own = {calls[after] for after in followers}
@@ -138,6 +138,30 @@ def _first_departure(
         if own and here.call not in own and not _recurs(calls, place):
             return SequenceBreak(rank, place, here.seq, here.call, tuple(sorted(own, key=_order)))
     return None
+
+
+def _as_others_come_to_it(
+    steps: Sequence[ProgramCall],
+    place: int,
+    votes: Mapping[Hashable, Counter[Token]],
+    everywhere: Mapping[Hashable, Counter[Token]],
+    met: int,
+) -> bool:
+    """Whether ranks that are not its mates call the same there, so that it may be where a first round has come to.
+
+    After a whole round (`met`) a transfer that as many of them have made at that place of a round before, where the
+    rank itself went another way, is theirs: to whom each sends is its own, and rank 3 that sends to 1 for once does not
+    do so because rank 0 always has.
+    """
+    before, token = steps[place - 1], steps[place].token
+
+    def others(key: Hashable) -> int:
+        return everywhere[key][token] - votes[key][token]
+
+    now = others(before.key)
+    if not now or not met or not signature.is_transfer(steps[place].call.operation):
+        return now > 0
+    return not any(step.token == before.token and others(step.key) >= now for step in steps[: place - 1])
 
 
 def _goes_round(steps: Sequence[ProgramCall], run: int, loop: Collection[Token]) -> bool:

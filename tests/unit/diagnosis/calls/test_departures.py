@@ -156,3 +156,38 @@ def test_stages_are_told_apart_by_how_they_came_to_the_last_meeting_where_no_rin
         calls = [*step, *step, *step[: ahead if rank < 4 else 2]]
         ranks.append(Rank(rank, tuple(calls), len(calls) - 1, backend="gloo"))
     assert _departed(ranks, lost_entries=len(step) + 1) == set()
+
+
+_FOUR = world(4)
+
+
+def _around(rank: int, steps: int, last: tuple[str, int] | None = None) -> Rank:
+    """In each step one exchange around a ring of four; `last`: what it sends in the last one, if not to the next."""
+    receive = ("recv", (rank - 1) % 4)
+    calls = [_reduced(10), transfer(_FOUR, ("send", (rank + 1) % 4), receive, batched=True), _reduced(90)] * steps
+    if last is not None:
+        calls[-2] = transfer(_FOUR, last, receive, batched=True)
+    return Rank(rank, tuple(calls), len(calls) - 2)
+
+
+def _reduced(line: int) -> Call:
+    return Call(_FOUR, elements=9, line=line)
+
+
+@pytest.mark.parametrize("lost_entries", [0, 6])
+def test_one_that_sends_to_another_is_found_though_that_is_where_another_sends_always(lost_entries: int) -> None:
+    """Of a ring of which one member left no dump, and which one other leaves, nothing tells that it is one: each member
+    is a program of its own. Rank 3 sends to 1 as rank 0 does, which did so in all steps before, when rank 3 did not."""
+    assert _departed([_around(0, 4), _around(1, 4), Rank(2).lost(), _around(3, 4, ("send", 1))], lost_entries) == {3}
+
+
+def test_what_several_send_for_the_first_time_is_no_departure_of_theirs() -> None:
+    """After some steps all others send to rank 0 what they have found, none of them with a mate that is seen."""
+    found = []
+    for rank in range(4):
+        one = _around(rank, 4)
+        sent = transfer(_FOUR, ("send", 0), line=70)
+        received = [transfer(_FOUR, ("recv", other), line=71) for other in (1, 2, 3)]
+        gathered = [sent] if rank else received
+        found.append(replace(one, calls=(*one.calls, _reduced(10), *gathered, _reduced(95))))
+    assert _departed([*found[:2], found[2].lost(), found[3]]).isdisjoint({1, 3})
