@@ -181,13 +181,40 @@ def test_one_that_sends_to_another_is_found_though_that_is_where_another_sends_a
     assert _departed([_around(0, 4), _around(1, 4), Rank(2).lost(), _around(3, 4, ("send", 1))], lost_entries) == {3}
 
 
-def test_what_several_send_for_the_first_time_is_no_departure_of_theirs() -> None:
-    """After some steps all others send to rank 0 what they have found, none of them with a mate that is seen."""
-    found = []
+@pytest.mark.parametrize("always", [(), (1,)], ids=["all for the first time", "one of them always has"])
+def test_what_several_send_for_the_first_time_is_no_departure_of_theirs(always: tuple[int, ...]) -> None:
+    """After some steps all others send to rank 0 what they have found, each a program of its own."""
+    ranks = []
     for rank in range(4):
-        one = _around(rank, 4)
-        sent = transfer(_FOUR, ("send", 0), line=70)
-        received = [transfer(_FOUR, ("recv", other), line=71) for other in (1, 2, 3)]
-        gathered = [sent] if rank else received
-        found.append(replace(one, calls=(*one.calls, _reduced(10), *gathered, _reduced(95))))
-    assert _departed([*found[:2], found[2].lost(), found[3]]).isdisjoint({1, 3})
+        gathered = [transfer(_FOUR, *(("send", 0),) if rank else [("recv", n) for n in (1, 2, 3)], line=70)]
+        step = [*_around(rank, 1).calls[:1], *(gathered if rank in always else ()), *_around(rank, 1).calls[1:]]
+        calls = (*step * 4, _reduced(10), *gathered, _reduced(95))
+        ranks.append(Rank(rank, calls, len(calls) - 2))
+    assert _departed(ranks).isdisjoint({2, 3})
+
+
+def test_in_a_first_step_what_another_stage_always_does_may_be_what_comes_next() -> None:
+    """Stage 1 has sent on three microbatches and waits for the first to come back, as the last stage does always."""
+    calls = {
+        stage: [
+            *[transfer(_FOUR, ("recv", stage - 1)), transfer(_FOUR, ("send", stage + 1))] * 3,
+            transfer(_FOUR, ("recv", stage + 1)),
+        ]
+        for stage in (1, 2)
+    }
+    calls[3] = [transfer(_FOUR, ("recv", 2)), transfer(_FOUR, ("send", 2))] * 4
+    ranks = [Rank(0).lost(), *(Rank(rank, tuple(own), len(own) - 1) for rank, own in calls.items())]
+    assert _departed(ranks).isdisjoint({1})
+
+
+def test_of_collectives_those_of_another_stage_are_where_this_one_comes_to_as_well() -> None:
+    """The other stage goes back after its second microbatch forward, this one after its fourth."""
+    pairs = [Group(f"t{place}", f"tp{place}", (2 * place, 2 * place + 1), 1) for place in range(2)]
+    ranks = []
+    for rank in range(4):
+        forward, back = (Call(pairs[rank // 2], elements=8, line=line) for line in (10, 60))
+        own = [forward] * 4 if rank < 2 else [forward, forward, back, forward, back]
+        twins = Group(f"d{rank % 2}", f"dp{rank % 2}", (rank % 2, rank % 2 + 2), 2)
+        last = {0: [back], 1: []}.get(rank, [Call(twins, elements=9, line=95)])
+        ranks.append(Rank(rank, (_reduced(90), _reduced(90), *own, *last), 5, backend="gloo"))
+    assert _departed(ranks) == set()
