@@ -183,7 +183,7 @@ class Disk:
         _run("mount", "-o", "remount,ro", str(self._mount))
 
     def holders(self) -> list[str]:
-        return [path.read_text() for path in self.meeting.glob("*/[1-9]*/claim.*")]
+        return [path.read_text() for path in self.meeting.glob("**/[1-9]*/claim.*")]
 
     def end(self) -> None:
         self._over.set()
