@@ -7,15 +7,11 @@ import threading
 import time
 from pathlib import Path
 
-import torch  # noqa: TID251
-import torch.distributed as dist  # noqa: TID251
-
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.beside_training import keep_alive, leave, record_metrics, sample_stacks, save, write_events
 from tests.controls.common import (
-    DEVICE,
     QUIET_SECONDS,
     RANK,
     WARM_UP,
@@ -27,6 +23,7 @@ from tests.controls.common import (
     train,
     train_in_a_thread,
 )
+from tests.controls.situations import idle_server
 
 
 @situation
@@ -71,17 +68,9 @@ def pauses_beside_keep_alives() -> None:
 
 @situation
 def idle_server_beside_a_recorder() -> None:
-    """An inference engine without requests: rank 0 polls its queue, the others wait for its broadcast."""
+    """An inference engine without requests, as `idle_server`; a recorder of metrics goes on in each."""
     record_metrics()
-    train(WARM_UP)
-    idle_until = time.monotonic() + QUIET_SECONDS
-    word = torch.zeros(1, device=DEVICE)
-    while word.item() == 0:
-        if RANK == 0:
-            time.sleep(0.5)
-            word.fill_(float(time.monotonic() > idle_until))
-        dist.broadcast(word, src=0)
-    train(60)
+    idle_server()
 
 
 @situation

@@ -1,7 +1,5 @@
 """What else the life of an incident needs to know of a job: is it alive, ending, moving, quiet by wish, debugged?"""
 
-import os
-
 import msgspec
 
 from stallwatch.clock import SECOND_NS
@@ -9,8 +7,9 @@ from stallwatch.detectors.exit import end_of, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
+from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 
-_NS_PER_TICK = SECOND_NS // os.sysconf("SC_CLK_TCK")
+_NS_PER_TICK = SECOND_NS // CLOCK_TICKS_PER_SECOND
 _LEFT_ALONE_NS = 3 * SECOND_NS  # a debugger has gone: what it held up moves again within this, or is told
 
 
