@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from stallwatch.demo.job import end_processes
+from stallwatch.outputs.documents import RankDocument
 from tests.integration.node.service import ALICE, BOB, STEPS, ServiceDaemon, UserJob, as_user
 from tests.programs.everybody import PythonForEverybody
 
@@ -73,9 +74,9 @@ def test_a_restarted_job_is_a_new_epoch_with_an_incident_of_its_own(
         )
         try:
             daemon.until(lambda: len(daemon.incidents("restarts")) > 0, "the failure", LAUNCH_SECONDS)
-            daemon.until(lambda: len({rank.epoch for rank in daemon.ranks("restarts")}) == 2, "the second life")
-            epochs = {daemon.incidents("restarts")[0].epoch}
-            second = next(rank for rank in daemon.ranks("restarts") if rank.epoch not in epochs and rank.rank == 0)
+            first_epoch = daemon.incidents("restarts")[0].epoch
+            daemon.until(lambda: len(not_of(daemon, first_epoch)) == 2, "the second life")
+            second = not_of(daemon, first_epoch)[0]
             daemon.until(lambda: second_stands(daemon, second.epoch), "rank 1 stands still in it")
             rank_1 = next(r for r in daemon.ranks("restarts") if r.epoch == second.epoch and r.rank == 1)
             os.kill(rank_1.pid, signal.SIGSTOP)
@@ -94,6 +95,11 @@ def test_a_restarted_job_is_a_new_epoch_with_an_incident_of_its_own(
             agent.kill()
             end_processes(ranks)
             agent.wait()
+
+
+def not_of(daemon: ServiceDaemon, epoch: str) -> list[RankDocument]:
+    """The job's ranks of another life than this."""
+    return [rank for rank in daemon.ranks("restarts") if rank.epoch != epoch]
 
 
 def second_stands(daemon: ServiceDaemon, epoch: str) -> bool:
