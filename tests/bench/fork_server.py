@@ -3,6 +3,7 @@ a fork cannot use what its parent did there."""
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import runpy
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch  # noqa: TID251
@@ -22,6 +24,8 @@ import torch.utils.data  # noqa: F401, TID251
 
 CLEAN_UP_SECONDS = 0.1  # torchrun's own order of time, from the first failure to SIGTERM for the others
 POLL_SECONDS = 0.02
+ROOM = "FORK_SERVER_ROOM"  # a variable as long as those of a rank may be
+_ENV_START = 47  # of /proc/<pid>/stat, behind the name
 
 
 class RankProcesses:
@@ -94,16 +98,42 @@ def become_rank(rank: int, request: dict[str, Any]) -> NoReturn:
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for source, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
+        os.environ.pop(ROOM, None)
         world = str(request["ranks"])
         os.environ.update(request["environment"])
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(request["port"]))
         # Jobs of several process namespaces beside each other: only the first would get NCCL's own port.
         os.environ.setdefault("NCCL_RAS_ADDR", f"localhost:{int(request['port']) + 1}")
+        if request["shows_environment"]:
+            show_environment()
         sys.argv = [request["program"], *request["arguments"]]
         code = run_program(request["program"])
     finally:
         os._exit(code)
+
+
+def show_environment() -> None:
+    """Have /proc/<pid>/environ say what this rank's variables are, as that of a rank says that was started by exec: the
+    variables of the server's own start lie where the kernel reads them."""
+    shown = dict(os.environ)
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    begin, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
+    data = environment_block(shown, end - begin)
+    ctypes.CDLL(None).clearenv()  # it points into what is written over
+    ctypes.memmove(begin, data, len(data))
+    for name, value in shown.items():
+        os.putenv(name, value)
+
+
+def environment_block(variables: Mapping[str, str], room: int) -> bytes:
+    """Return the variables as the kernel shows them, filled up to `room` bytes. Raise ValueError where they need
+    more."""
+    data = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in variables.items())
+    if len(data) > room:
+        raise ValueError(f"{len(data)} bytes of variables, and room for {room}")
+    return data.ljust(room, b"\0")
 
 
 def run_program(program: str) -> int:

@@ -24,6 +24,7 @@ READY_SECONDS = 180.0  # torch's import on a busy machine
 START_SECONDS = 30.0
 STOP_SECONDS = 5.0
 ENOUGH_RANKS = 1024
+ROOM = {"FORK_SERVER_ROOM": "x" * 16_384}  # for the variables that its ranks show
 
 
 class ForkedJob:
@@ -67,7 +68,7 @@ class Server:
         self._ready = threading.Event()
         self._process = subprocess.Popen(
             [*python, str(Path(__file__).with_name("fork_server.py"))],
-            env=environment,
+            env={**(os.environ if environment is None else environment), **ROOM},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -85,8 +86,11 @@ class Server:
         ranks: int = 4,
         environment: Mapping[str, str] | None = None,
         log: Path = Path(os.devnull),
+        *,
+        shows_environment: bool = False,
     ) -> ForkedJob:
-        """Start a program's ranks as torchrun would: same variables, and all ended soon after the first that failed."""
+        """Start a program's ranks as torchrun would: same variables, and all ended soon after the first that failed.
+        `shows_environment`: /proc tells these variables, by which ranks without a hook are found."""
         assert 0 < ranks <= ENOUGH_RANKS
         assert self._process.stdin
         number = next(self._numbers)
@@ -99,6 +103,7 @@ class Server:
             "environment": dict(environment or {}),
             "log": str(log),
             "port": free_port(),
+            "shows_environment": shows_environment,
         }
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()

@@ -1,6 +1,7 @@
 """The situations and hangs of this folder by name, read from their programs without importing torch."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 from tests.controls.outcome import Expected
@@ -57,6 +58,8 @@ DONE_TO_IT = {
     "terminated": "SIGTERM to all ranks, and no new life",
     "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
 }
+# Their hook, or its absence in one of them, is what they are about.
+OF_HOOKS = ("children_attach_too", "hook_comes_after_warming_up", "one_rank_has_no_hook", "one_rank_alone_counts_steps")
 REGISTER = ("situation", "one_rank_waits", "every_rank_waits", "stands", "hang")  # decorators of common.py
 STANDS_HERE = "# here"
 STANDS = 2  # the rank of `stands`
@@ -67,6 +70,7 @@ def situations_of(program: Path) -> dict[str, str]:
     return {name: (ast.get_docstring(node) or "").splitlines()[0] for name, node in _registered(program).items()}
 
 
+@cache
 def _registered(program: Path) -> dict[str, ast.FunctionDef]:
     tree = ast.parse(program.read_text(encoding="utf-8"))
     return {
@@ -96,11 +100,9 @@ def hangs(*, on_gpus: bool = False, hooked: bool = True) -> dict[str, Expected]:
     return truths
 
 
-def situations(*, on_gpus: bool = False) -> dict[str, str]:
-    """Every situation, with what it imitates."""
+def situations(*, on_gpus: bool = False, hooked: bool = True) -> dict[str, str]:
+    """Every situation, with what it imitates; where ranks are not `hooked`, without those of which a hook is a part."""
     programs = (*PROGRAMS, ON_GPUS) if on_gpus else PROGRAMS
+    without = {"restarts_itself", "small_job"}.union(hangs(on_gpus=on_gpus), () if hooked else OF_HOOKS)
     of_programs = {name: what for path in programs for name, what in situations_of(path).items()}
-    of_programs = {name: what for name, what in of_programs.items() if name not in hangs(on_gpus=on_gpus)}
-    return {
-        name: what for name, what in of_programs.items() if name not in ("restarts_itself", "small_job")
-    } | DONE_TO_IT
+    return {name: what for name, what in of_programs.items() if name not in without} | DONE_TO_IT

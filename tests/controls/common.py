@@ -44,6 +44,8 @@ else:
 beat = stallwatch.hook.beat.OFF if os.environ.get("CONTROL_HOOK") == "off" else stallwatch.attach()
 # Without a hook a job must be seen to work for a while before anything is told of it.
 WARM_UP = 320 if os.environ.get("CONTROL_HOOK") == "off" else 80  # steps
+_MANY_STEPS = 60  # a stretch of training, and no single steps
+_LEAST_STEPS = [WARM_UP] if os.environ.get("CONTROL_HOOK") == "off" else []  # of the first stretch
 _SITUATIONS: dict[str, Callable[[], None]] = {}
 _BEFORE: dict[str, Callable[[], None]] = {}
 
@@ -153,7 +155,9 @@ def step(seconds: float = STEP_SECONDS) -> None:
 
 
 def train(steps: int, seconds: float = STEP_SECONDS) -> None:
-    for _ in range(steps):
+    """Without a hook the first stretch is as long as a warm-up."""
+    least = _LEAST_STEPS.pop() if steps >= _MANY_STEPS and _LEAST_STEPS else 0
+    for _ in range(max(steps, least)):
         step(seconds)
 
 

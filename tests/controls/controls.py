@@ -9,7 +9,8 @@ configuration. Exit code 0 when nobody was told and every job ended well. What w
 printed. `--twins` runs the same situations without an end: each must be told within ten seconds of the moment that was
 shown (`tell_at`). `--hangs` runs real hangs: each must be told so, and rightly. `--short` shortens every patience to
 half a minute: hours are not waited for. `--clock-jumps` sets the daemon's wall clock an hour ahead and two hours back
-while it watches. Many lanes side by side: tests/bench/lanes.py.
+while it watches. With `--no-hook` a default daemon looks after half a minute: CONTROL_SECONDS=100 is long enough for it
+to tell. Many lanes side by side: tests/bench/lanes.py.
 """
 
 import argparse
@@ -58,7 +59,8 @@ time.time_ns = lambda: _time_ns() + _off() * 10**9
 def main() -> int:
     options = _options()
     on_gpus = options.backend == "nccl"
-    truths, quiet_ones = hangs(on_gpus=on_gpus, hooked=not options.no_hook), situations(on_gpus=on_gpus)
+    hooked = not options.no_hook
+    truths, quiet_ones = hangs(on_gpus=on_gpus, hooked=hooked), situations(on_gpus=on_gpus, hooked=hooked)
     if options.list:
         print("\n".join(f"{name:32} {what}" for name, what in quiet_ones.items()))
         print("\n".join(f"{name:32} {truth.causes[0]} {list(truth.culprits)}" for name, truth in truths.items()))
@@ -70,7 +72,6 @@ def main() -> int:
         os.environ["CONTROL_BESIDE"] = "1"
     if options.no_hook:
         os.environ["CONTROL_HOOK"] = "off"
-        options.launcher = "torchrun"  # a rank is found by the variables with which its process was started
     runs = [
         Control(name, run, f"{name}-{run}", is_twin=options.twins or name in truths, expected=truths.get(name))
         for run in range(options.runs)

@@ -21,12 +21,13 @@ from tests.controls.outcome import Control
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = int(os.environ.get("CONTROL_RANKS", "4"))
 FOR_EVER = "1000000"
-ENOUGH_SECONDS = 240.0
+QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
+ENOUGH_SECONDS = 150.0 + 5 * QUIET_SECONDS
 UNDECIDED_SECONDS = 120.0  # what nobody can decide is told after five minutes, unless patience is shortened
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
 VERDICT_SECONDS = 40.0  # the same of a hang that became a crash: it must be told
 STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
-LATER_SECONDS = STRIKE_SECONDS + float(os.environ.get("CONTROL_SECONDS", "18"))
+LATER_SECONDS = STRIKE_SECONDS + QUIET_SECONDS
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 # A rank without a hook is found by the variables with which its process was started.
 BY_TORCHRUN = (
@@ -117,7 +118,10 @@ class Runner:
             return Torchrun(program, environment, log, standalone)
         elastic = {"TORCHELASTIC_RUN_ID": control.job, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
         with self._launches:
-            return Forked(self._server.launch(path, [situation], RANKS, {**environment, **elastic}, log))
+            # A rank without a hook is found by its variables.
+            shows = os.environ.get("CONTROL_HOOK") == "off"
+            variables = {**environment, **elastic}
+            return Forked(self._server.launch(path, [situation], RANKS, variables, log, shows_environment=shows))
 
     def _mark(self, control: Control) -> Path:
         """A file that its ranks touch at each step."""

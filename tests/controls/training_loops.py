@@ -48,7 +48,7 @@ _FORK = multiprocessing.get_context("fork")
 def one_long_micro_batch() -> None:
     """A pipeline as Megatron's, by batches of sends and receives: the last stage computes for long, once."""
     activation, gradient = torch.ones(256, device=DEVICE), torch.ones(256, device=DEVICE)
-    for number in range(160):
+    for number in range(WARM_UP + 80):
         if RANK:
             _exchange(dist.P2POp(dist.irecv, activation, RANK - 1))
         time.sleep(0.01)

@@ -33,3 +33,22 @@ def test_stopping_a_job_ends_ranks_that_wait_for_ever(job_server: Server, tmp_pa
     assert job.exit_code() is None
     job.stop()
     assert set(job.ended.values()) == {-signal.SIGKILL}
+
+
+SHOWS = """
+import os, subprocess
+shown = dict(entry.split("=", 1) for entry in open("/proc/self/environ").read().split("\\0") if entry)
+passed_on = subprocess.run(["printenv", "RANK", "GREETING"], capture_output=True, text=True).stdout.split()
+print(shown == dict(os.environ), shown["RANK"], shown["GREETING"], *passed_on, flush=True)
+"""
+
+
+def test_a_rank_shows_its_variables_as_one_that_was_started_by_exec(job_server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "shows.py"
+    program.write_text(SHOWS, encoding="utf-8")
+    job = job_server.launch(
+        program, ranks=2, environment={"GREETING": "hello"}, log=tmp_path / "log", shows_environment=True
+    )
+    assert job.wait(SECONDS) == 0
+    shown = sorted((tmp_path / "log").read_text(encoding="utf-8").splitlines())
+    assert shown == ["True 0 hello 0 hello", "True 1 hello 1 hello"]
