@@ -3,6 +3,8 @@
     python -m tests.bench.bench_slow_ranks --cells sleep/0.3/0.2 [--runs 1] [--at-once 1] [--cores 0-3] [--seconds 540]
     python -m tests.bench.lanes --lanes 4 --cores 0-15 --seconds 560 --out FOLDER -- tests.bench.bench_slow_ranks \\
         --cells sleep,cpu/0.2,0.3,1/0.05,0.2,1/4,8 gpu/0.3,1/0.2/4/nccl --runs 10 --at-once 2 --done FOLDERS
+    python -m tests.bench.bench_slow_ranks --cells jitter,heavy/0.1,0.3,0.6/0.2,1,5 pipeline/0/0.2 --slow-seconds 540 \\
+        --at-once 6 --seconds 4200
     python -m tests.bench.bench_slow_ranks --table FOLDERS   (--each FOLDERS: a line for each run)
 
 A cell is `by/extra/step seconds[/ranks[/back end]]`, each a list; the first cells are played first, all of them before
@@ -34,7 +36,18 @@ from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs, lanes
-from tests.bench.slow_runs import PROGRAM, Cell, Run, cells_of, each, line_of, places, played, table
+from tests.bench.slow_runs import (
+    AFTER_CALM_SECONDS,
+    PROGRAM,
+    Cell,
+    Run,
+    cells_of,
+    each,
+    line_of,
+    places,
+    played,
+    table,
+)
 
 SOURCE = str(Path(__file__).parents[2] / "monitor")
 POLL_SECONDS = 0.5
@@ -87,7 +100,7 @@ def _wanted(options: argparse.Namespace) -> list[Run]:
         for cell in cells_of(options.cells)
         if (run := Run(cell, number, sorted(options.slow_rank))).name not in done
     ]
-    return lanes.part_of(every, options.lane, lambda run: run.cell.usual_seconds)
+    return lanes.part_of(every, options.lane, lambda run: run.cell.usual_seconds(options.slow_seconds))
 
 
 class _Watch:
@@ -175,7 +188,7 @@ def _play(
     run: Run, watch: _Watch, server: jobs.Server, folder: Path, options: argparse.Namespace, until: float
 ) -> Run | None:
     cell = run.cell
-    if time.monotonic() + cell.usual_seconds > until:
+    if time.monotonic() + cell.usual_seconds(options.slow_seconds) > until:
         return None  # not even begun when it would not end in time
     name = f"slow-{os.getpid()}-{cell.by}-{cell.extra:g}-{cell.step_seconds:g}-{cell.ranks}-{run.number}"
     log, control = folder / f"{name}.log", folder / f"{name}.control"
@@ -185,8 +198,10 @@ def _play(
         "STALLWATCH_JOB": name,
     }
     run.places = sorted(places(cell.by))
-    job = server.launch(PROGRAM, _arguments(cell, control, options), cell.ranks, environment, log)
-    under_way = _Played(run, name, log, control)
+    job = server.launch(
+        PROGRAM, [*_arguments(cell, control, options), f"--draw={run.name}"], cell.ranks, environment, log
+    )
+    began, under_way = time.monotonic(), _Played(run, name, log, control)
     while job.exit_code() is None:
         time.sleep(POLL_SECONDS)
         under_way.see(watch.incidents)
@@ -194,7 +209,7 @@ def _play(
             job.stop()
             return None
     _measure(run, _marks(log))
-    run.exit_code, run.load = job.exit_code(), os.getloadavg()[0]
+    run.exit_code, run.load, run.ran_seconds = job.exit_code(), os.getloadavg()[0], round(time.monotonic() - began, 1)
     if run.exit_code:
         print(log.read_text(errors="replace")[-3000:])
     return run
@@ -203,7 +218,7 @@ def _play(
 def _arguments(cell: Cell, control: Path, options: argparse.Namespace) -> list[str]:
     healthy = cell.healthy_seconds if options.healthy_seconds is None else options.healthy_seconds
     slow = options.slow_seconds or (cell.most_seconds if not cell.calm else cell.healthy_seconds + 60.0)
-    after = 10.0 if cell.calm else cell.after_seconds(slow)
+    after = AFTER_CALM_SECONDS if cell.calm else cell.after_seconds(slow)
     return [
         f"--by={cell.by}", f"--extra={cell.extra}", f"--step-seconds={cell.step_seconds}", f"--seconds={slow}",
         f"--jitter={options.jitter}", f"--backend={cell.backend}", f"--after-seconds={after}",

@@ -20,6 +20,7 @@ _STAYS_SECONDS, _STAYS_STEPS = 30.0, 5
 _MISSED_STEPS, _MISSED_SECONDS = 40, 100.0  # longer is waited for nothing
 _HEALTHY_STEPS, _HEALTHY_SECONDS = 11, 40.0  # several times what the largest takes: a job that was even before
 _RIGHT = 0.15  # of the truth: a figure is right
+AFTER_CALM_SECONDS = 10.0  # of a job of which nobody is told
 
 
 class Cell(msgspec.Struct, frozen=True, order=True):
@@ -61,12 +62,11 @@ class Cell(msgspec.Struct, frozen=True, order=True):
         """How long is waited until it is over."""
         return max(45.0, 2.0 * told_after + _STAYS_STEPS * self.step_seconds)
 
-    @property
-    def usual_seconds(self) -> float:
-        """What a run takes for the most part."""
+    def usual_seconds(self, slow_seconds: float | None = None) -> float:
+        """What a run takes for the most part; `slow_seconds`: what is chosen of one in which nobody is told."""
         told = max(_TOLD_SECONDS, _TOLD_STEPS * self.slow_step_seconds)
-        slow = self.most_seconds if self.calm else told + self.stays_seconds(told)
-        return _START_SECONDS + self.healthy_seconds + slow + (0.0 if self.calm else told)
+        slow = (slow_seconds or self.most_seconds) if self.calm else told + self.stays_seconds(told)
+        return _START_SECONDS + self.healthy_seconds + slow + (AFTER_CALM_SECONDS if self.calm else told)
 
 
 def cells_of(patterns: Sequence[str]) -> list[Cell]:
@@ -105,6 +105,7 @@ class Run(msgspec.Struct):
     because: list[str] = msgspec.field(default_factory=list)
     steps: list[str] = msgspec.field(default_factory=list)
     exit_code: int | None = None
+    ran_seconds: float = 0.0
     load: float = 0.0  # when it ended
 
     @property
@@ -215,6 +216,10 @@ def table(runs: Sequence[Run]) -> str:
     slow = [run for run in runs if not run.cell.calm]
     if len(order) > 1 and slow:
         rows.append("| " + " | ".join(("all slow", "", "", "", "", *_counted(slow))) + " |")
+    if calm := [run for run in runs if run.cell.calm]:
+        told, suspected = sum(bool(run.told) for run in calm), sum(run.suspected_after is not None for run in calm)
+        hours = sum(run.ran_seconds for run in calm) / 3600
+        rows.append(f"\n{hours:.1f} job-hours of {len(calm)} calm jobs: {told} told, {suspected} suspected")
     return "\n".join(rows)
 
 

@@ -2,15 +2,16 @@
 
     torchrun --nproc-per-node 4 slow_rank.py --by sleep --step-seconds 0.2 --extra 0.3 --slow-rank 2 --seconds 60
 
-By sleep, CPU work, the GPU, a data loader whose worker needs longer, another process on the rank's only CPU (beside),
-one that stops it and lets it go on again and again (stops), or by little more and more (creep). Or it is uneven by
-design.
+By sleep, CPU work, a call that holds the GIL, the GPU, a data loader whose worker needs longer, another process on the
+rank's only CPU (beside), one that stops it and lets it go on again and again (stops), or by little more and more
+(creep). Or it is uneven by design.
 
 Prints a JSON line when it has settled, when ranks become slow, when they are as fast as the others again, and at its
 end, with CLOCK_MONOTONIC and the step. "fast" or "end" in the file --control has the next of these be now.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -35,6 +36,7 @@ from tests.programs.slow_ways import BY, BY_DESIGN
 SETTLED = 8  # steps
 AGREE_SECONDS = 2.0  # how often, by steps of their usual length
 LOGGING = 0.05  # of a step
+_LIBC_WITH_THE_GIL = ctypes.PyDLL(None)
 MICROBATCHES = 4
 
 
@@ -46,6 +48,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--extra", type=float, default=0.3, help="share of a step by which the slow rank is slower")
     parser.add_argument("--jitter", type=float, default=0.0, help="share by which each rank's steps vary, by chance")
     parser.add_argument("--heavy", action="store_true", help="jitter of a heavy-tailed kind")
+    parser.add_argument("--draw", default="", help="what is drawn by chance: another text, other draws")
     parser.add_argument("--slow-rank", type=int, nargs="+", default=[2])
     parser.add_argument("--healthy-seconds", type=float, default=15.0)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it is slow")
@@ -148,7 +151,7 @@ def main() -> None:
     beat = stallwatch.attach()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    draw = random.Random(rank)
+    draw = random.Random(f"{chosen.draw} {rank}")
     device = torch.device("cpu")
     if chosen.backend == "nccl":
         _, device = choose_device("nccl")
@@ -181,7 +184,7 @@ def main() -> None:
                 break
         work = chosen.step_seconds
         now_slow = 0 < share <= 1
-        culprits = [draw_same(step, dist.get_world_size())] if chosen.by == "wander" else chosen.slow_rank
+        culprits = [draw_same(chosen.draw, step, dist.get_world_size())] if chosen.by == "wander" else chosen.slow_rank
         mine = rank in culprits
         if now_slow != slow:
             slow = now_slow
@@ -195,7 +198,7 @@ def main() -> None:
         if chosen.jitter:
             by = draw.paretovariate(2.5) - 1.67 if chosen.heavy else draw.gauss(0, 1)
             work = max(0.2 * work, work * (1 + chosen.jitter * by))
-        work += by_design(chosen.by, rank, step, draw) * chosen.step_seconds
+        work += by_design(chosen, rank, step, draw) * chosen.step_seconds
         if chosen.by == "surge" and slow and not mine:
             others = dist.get_world_size() - len(chosen.slow_rank)
             work = max(0.0, work - chosen.step_seconds * chosen.extra * len(chosen.slow_rank) / others)
@@ -225,6 +228,8 @@ def main() -> None:
                 compute(extra)  # slow: cpu
             elif chosen.by in ("beside", "stops"):
                 consume(extra)  # slow: beside
+            elif chosen.by == "gil":
+                _LIBC_WITH_THE_GIL.usleep(round(extra * 1e6))  # slow: gil
             elif chosen.by == "gpu":
                 spin_gpu(extra)
         loss = model(batch.to(device)).square().mean()  # slow: gpu
@@ -263,12 +268,13 @@ def pipeline(work: float, device: torch.device) -> torch.Tensor:
     return batch
 
 
-def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
+def by_design(chosen: argparse.Namespace, rank: int, step: int, draw: random.Random) -> float:
     """What a rank does beside its usual work, in steps."""
+    kind = chosen.by
     if kind == "uneven":  # lengths of sequences
         return min(draw.lognormvariate(-1.2, 0.8), 3.0)
     if kind == "experts":  # each rank's own load, which changes with the data
-        return 0.5 * random.Random(rank + 31 * (step // 20)).random() + 0.1 * draw.random()
+        return 0.5 * random.Random(f"{chosen.draw} {rank} {step // 20}").random() + 0.1 * draw.random()
     if kind == "warmup" and step < 2 * SETTLED:
         return 2.0 + (4.0 if rank == 1 else 0.0)
     if rank or step < SETTLED:
@@ -278,9 +284,9 @@ def by_design(kind: str, rank: int, step: int, draw: random.Random) -> float:
     return 5.0 if kind == "saves" and step % 40 == 0 else 0.0
 
 
-def draw_same(step: int, ranks: int) -> int:
+def draw_same(draw: str, step: int, ranks: int) -> int:
     """Another rank each few steps, the same draw on all ranks."""
-    return random.Random(step // 7).randrange(ranks)
+    return random.Random(f"{draw} {step // 7}").randrange(ranks)
 
 
 if __name__ == "__main__":

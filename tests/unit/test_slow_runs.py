@@ -69,6 +69,14 @@ def test_what_was_played_is_read_back_and_counted_by_cell(tmp_path: Path) -> Non
     assert "| sleep | +30% | 0.2 s | 2 | +30% | 1 | 1 | 1 | 0 | 18.0 | 18.0 | 12.0 |" in table(runs)
 
 
+def test_calm_jobs_are_counted_by_their_hours_and_last_as_long_as_is_asked() -> None:
+    calm = Cell("jitter", 0.3, 0.2)
+    runs = [Run(calm, number, [2], ran_seconds=5400.0, suspected_after=9.0 if number else None) for number in range(2)]
+    assert table(runs).splitlines()[-1] == "3.0 job-hours of 2 calm jobs: 0 told, 1 suspected"
+    assert calm.usual_seconds(600.0) - calm.usual_seconds(540.0) == 60.0
+    assert Cell("sleep", 0.3, 0.2).usual_seconds(600.0) == Cell("sleep", 0.3, 0.2).usual_seconds()
+
+
 def test_each_run_goes_to_the_lane_that_has_the_least_to_do() -> None:
     seconds = [9.0, 1.0, 1.0, 1.0, 1.0]
     parts = [lanes.part_of(range(5), lane, seconds.__getitem__) for lane in ("0/2", "1/2")]
