@@ -22,7 +22,7 @@ from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS, heartbeat
 from tests.builders.node import sample, snapshot
 
-By = Literal["sleep", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
+By = Literal["sleep", "gil", "cpu contention", "data loader", "nothing", "pipeline", "experts", "logging"]
 # What is uneven by design, beside what a fault adds: each rank's own load, drawn anew after so many seconds
 # ("experts"); the same where the ranks share one amount of work ("routed"); each step's own length ("lengths"); one
 # rank after another that needs longer for a while ("wanders"); one that gets more of the others' work for a while
@@ -35,6 +35,7 @@ COLLECTIVE_SECONDS = 0.03
 JITTER = 0.04
 WATCHDOG_SECONDS = 0.1  # ProcessGroupNCCL: how often each rank's watchdog looks for completed work
 STEPS_AHEAD = 3
+RELEASED_SECONDS = 0.002  # before its collective a rank gives up the GIL that it has held, and its hook looks at once
 LOGGING_SECONDS = 0.02  # what rank 0 does for each step, of the usual length, while its device has enough to do
 SLOW_SECONDS = 20.0  # a rank that needs 30 % more is to be told in that time: what lasts as long is a slow rank
 _SLOW_BY = 0.1  # slow.cost_share
@@ -79,6 +80,7 @@ class _Rank:
         self.rank = rank
         self.enqueued: list[float] = []  # by step, seconds; the first are forgotten in time
         self.began = 0.0  # its last step, where it has a pace
+        self.held: list[tuple[float, float]] = []  # from when to when it has held the GIL: its hook cannot look then
         self.instant_ns = next_instant(int(rng.uniform(0, 1) * SECOND_NS))
         self.look_at = self.instant_ns / SECOND_NS
         self.watchdog_phase = rng.uniform(0, WATCHDOG_SECONDS)
@@ -105,7 +107,11 @@ class _Course:
             room = self.done[-ahead] if len(self.done) >= ahead else 0.0
             for rank in self.ranks:
                 began = self._begins(rank, max(room, rank.enqueued[-1] if rank.enqueued else 0.0))
-                rank.enqueued.append(began + _compute(job, rank.rank, began, self.rng))
+                own = _compute(job, rank.rank, began, self.rng)
+                rank.enqueued.append(began + own)
+                if job.by == "gil" and job.is_slow(rank.rank, began):
+                    let_go = began + own - RELEASED_SECONDS
+                    rank.held = [*rank.held[-_KEPT_STEPS:], (let_go - own * job.slowdown / (1 + job.slowdown), let_go)]
             last = max(rank.enqueued[-1] for rank in self.ranks)
             device = COMPUTE_SECONDS * job.step_scale if ahead > 1 else 0.0  # it computes what was enqueued before
             free = self.done[-1] + device if self.done else 0.0
@@ -145,7 +151,10 @@ def play(job: Job, seconds: float, seed: int) -> Iterator[NodeSnapshot]:
         course.until(second + 0.1)
         for rank in course.ranks:
             while rank.look_at <= second:
-                _look_at_counters(job, rank, course, rng)
+                if free := [free for held, free in rank.held if held <= rank.look_at < free]:
+                    rank.look_at = free[0]
+                else:
+                    _look_at_counters(job, rank, course, rng)
         yield _look(job, course, second, rng)
         course.forget()
 

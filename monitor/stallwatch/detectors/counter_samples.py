@@ -1,16 +1,20 @@
 """What a rank's hook noted of its counters at its node's moments, several a second."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median_low
 
 import msgspec
 
 from stallwatch.detectors.history import RankHistory
+from stallwatch.detectors.roles import by_role
 from stallwatch.detectors.stopped import is_stopped
 from stallwatch.model.process import is_frozen
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, is_pending
 
 _KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
+_IN_TIME_NS = 2_000_000  # after the first of all ranks, whose hooks look at the same moments
 
 
 class CounterSample(msgspec.Struct, frozen=True):
@@ -56,6 +60,70 @@ def _sample(look: CounterLook, *, nccl: bool) -> CounterSample:
     # Where the one recorder holds nothing its counts are zero: what pends is pending in either.
     enqueued, completed = look.nccl_enqueued + look.gloo_enqueued, look.nccl_completed + look.gloo_completed
     return CounterSample(look.number, look.at_ns, look.step, enqueued, completed)
+
+
+def with_late(members: tuple[PeerRank, ...], *, nccl: bool) -> tuple[PeerRank, ...]:
+    """Given the members, return them with what their late samples say of the moments at which their hooks could not
+    look: while a call holds the GIL, or there is no CPU, the rank comes to no collective, and just then its peers wait
+    for it. What it had not enqueued when its hook looked at last it had not enqueued before."""
+    first: dict[int, int] = {}
+    for member in members:
+        for sample in member.samples:
+            first[sample.number] = min(sample.at_ns, first.get(sample.number, sample.at_ns))
+    late = [any(is_late(sample, first) for sample in member.samples) for member in members]
+    if not any(late):
+        return members
+    roles = by_role(tuple(member.role for member in members))
+    peers = {place: [members[other] for other in places if other != place] for places in roles for place in places}
+    return tuple(
+        _with_late(member, () if nccl else peers[place], first) if late[place] else member
+        for place, member in enumerate(members)
+    )
+
+
+def is_late(sample: CounterSample, first: Mapping[int, int]) -> bool:
+    """Whether it was made after its moment. `first`: when the first rank looked at each."""
+    return sample.at_ns - first[sample.number] > _IN_TIME_NS
+
+
+def _with_late(member: PeerRank, peers: Sequence[PeerRank], first: Mapping[int, int]) -> PeerRank:
+    in_time = _in_time(member, first)
+    known = [(of, _offset(in_time, of)) for of in (_in_time(peer, first) for peer in peers)]
+    noted, samples = {sample.number for sample in member.samples}, [*member.samples[:1]]
+    for before, sample in pairwise(member.samples):
+        if not is_late(sample, first):
+            samples.append(sample)
+            continue
+        stood = (sample.step, sample.enqueued, sample.completed) == (before.step, before.enqueued, before.completed)
+        missed = [n for n in sorted(first) if n > sample.number and n not in noted and first[n] <= sample.at_ns]
+        surely = [
+            number
+            for number in (sample.number, *missed)
+            if stood or _had_not_come(sample, [(of[number], offset) for of, offset in known if number in of])
+        ]
+        samples += [] if sample.number in surely else [sample]
+        samples += (msgspec.structs.replace(sample, number=number, at_ns=first[number]) for number in surely)
+    return msgspec.structs.replace(member, samples=tuple(samples)[-_KEPT_SAMPLES:])
+
+
+def _in_time(member: PeerRank, first: Mapping[int, int]) -> dict[int, int]:
+    """What it had completed at each of the moments at which it looked in time."""
+    return {sample.number: sample.completed for sample in member.samples if not is_late(sample, first)}
+
+
+def _offset(mine: Mapping[int, int], theirs: Mapping[int, int]) -> int | None:
+    """By how much more a rank has completed than another of its program: a constant, but for moments in which one of
+    them has not noted yet what is over. None: they were not seen together."""
+    apart = [completed - theirs[number] for number, completed in mine.items() if number in theirs]
+    return median_low(apart) if apart else None
+
+
+def _had_not_come(sample: CounterSample, there: Sequence[tuple[int, int | None]]) -> bool:
+    """Whether all that a rank had enqueued when its hook looked had been completed at a moment before that: then it
+    waited for nothing there. `there`: what each of its peers had completed, and how much more the rank has as a
+    rule."""
+    known = [completed + offset for completed, offset in there if offset is not None]
+    return bool(known) and not sample.pending and sample.enqueued <= min(known)
 
 
 def with_held(members: tuple[PeerRank, ...], alive: Sequence[RankHistory]) -> tuple[PeerRank, ...]:

@@ -14,7 +14,7 @@ from statistics import median_low
 
 import msgspec
 
-from stallwatch.detectors.counter_samples import CounterSample, PeerRank, sampled, with_held
+from stallwatch.detectors.counter_samples import CounterSample, PeerRank, sampled, with_held, with_late
 from stallwatch.detectors.history import RankHistory
 from stallwatch.detectors.roles import alike, by_role
 from stallwatch.model.snapshot import Heartbeat
@@ -172,7 +172,8 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     nccl = all(any(group.recorder == "nccl" and group.enqueued > 0 for group in rank.groups) for rank in alive)
     if nccl != before.nccl:
         before, known = Looks(nccl=nccl), {}
-    members = with_held(tuple(sampled(known, rank, nccl=nccl) for rank in alive), alive)
+    members = with_late(tuple(sampled(known, rank, nccl=nccl) for rank in alive), nccl=nccl)
+    members = with_held(members, alive)
     looks = msgspec.structs.replace(before, members=members)
     if not members:
         return looks

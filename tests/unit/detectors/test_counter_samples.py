@@ -1,8 +1,9 @@
-"""Moments that a held rank has missed."""
+"""Moments that a rank has missed, as it was held, or as its hook could not look."""
 
+import msgspec
 import pytest
 
-from stallwatch.detectors.counter_samples import PeerRank, sampled, with_held
+from stallwatch.detectors.counter_samples import PeerRank, sampled, with_held, with_late
 from stallwatch.detectors.history import RankHistory
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from tests.builders.clock import SECOND_NS
@@ -11,6 +12,7 @@ from tests.builders.node import sample, snapshot
 from tests.builders.running_job import found, run
 
 STOPPED, FROZEN = {"state": "T"}, {"state": "S", "wchan": "do_freezer_trap"}
+HOLDS_THE_GIL = {"state": "S"}
 
 
 def stopped_for_a_second_of_three(seconds: int, held: dict[str, str], *, since: int = 60) -> list[NodeSnapshot]:
@@ -24,11 +26,18 @@ def stopped_for_a_second_of_three(seconds: int, held: dict[str, str], *, since: 
         ranks = []
         for rank in range(4):
             mine = [m for m in range(max(1, 4 * second - 7), 4 * second + 1) if rank != 2 or not stands[m]]
+            # Its hook is in time for none of them: it looks once as it gets the GIL, before its rank comes to anything.
+            late = [m for m in range(max(1, 4 * second - 7), 4 * second - 2) if stands[m] and not stands[m - 1]]
+            late = late if rank == 2 and held is HOLDS_THE_GIL else []
+            mine = sorted(mine + late)
             waits = [rank != 2 and stands[m] for m in mine]
             looks = tuple(
-                CounterLook(m, START_NS + m * SECOND_NS // 4, steps[m], 0, 0, steps[m] + waiting, steps[m])
+                CounterLook(
+                    m, START_NS + (4 * m + 15 * (m in late)) * SECOND_NS // 16, steps[m], 0, 0, steps[m] + waiting,
+                    steps[m],
+                )
                 for m, waiting in zip(mine, waits, strict=True)
-            )
+            )  # fmt: skip
             last, waiting = mine[-1], waits[-1]
             groups = (GroupCounter("gloo", 0, steps[last] + waiting, steps[last]),)
             beat = heartbeat(
@@ -46,9 +55,10 @@ def stopped_for_a_second_of_three(seconds: int, held: dict[str, str], *, since: 
     return shots
 
 
-@pytest.mark.parametrize("held", [STOPPED, FROZEN], ids=["stopped", "frozen"])
+@pytest.mark.parametrize("held", [STOPPED, FROZEN, HOLDS_THE_GIL], ids=["stopped", "frozen", "holds the GIL"])
 def test_who_is_held_for_a_second_again_and_again_is_slow(held: dict[str, str]) -> None:
-    """It notes nothing meanwhile, and just then the others wait: nobody was told of it, ever."""
+    """It notes nothing meanwhile, and just then the others wait: nobody was told of it, ever. So is who holds the GIL:
+    its hook cannot look."""
     slow = found(run(stopped_for_a_second_of_three(240, held)), "slow")
     assert {finding.ranks for _, finding in slow} == {(2,)}
     assert any(finding.stage == "confirmed" for _, finding in slow)
@@ -78,3 +88,57 @@ def test_a_held_rank_has_at_what_it_missed_what_it_had_last() -> None:
     assert with_held(members, runs) is members
     never = (members[0], PeerRank(1, 7))
     assert with_held(never, alive)[1].samples == ()
+
+
+Seen = tuple[int, int, int, int]  # the moment, a second each, how many milliseconds after it, enqueued, completed
+
+
+def noted(rank: int, *looks: Seen) -> PeerRank:
+    """A rank as its hook has looked at it."""
+    made = (CounterLook(n, (1000 * n + late) * 1_000_000, 5, 0, 0, put, done) for n, late, put, done in looks)
+    beat = heartbeat(rank, looks=tuple(made))
+    return sampled({}, RankHistory(sample(rank, beat), START_NS, beat), nccl=False)
+
+
+def seen(member: PeerRank) -> list[Seen]:
+    return [(s.number, s.at_ns // 1_000_000 - 1000 * s.number, s.enqueued, s.completed) for s in member.samples]
+
+
+IN_TIME = ((1, 0, 10, 10), (2, 0, 11, 10), (3, 0, 11, 10), (4, 0, 12, 11))
+
+
+@pytest.mark.parametrize(
+    ("late", "then"),
+    [
+        ((2, 1500, 10, 10), [(2, 0, 10, 10), (3, 0, 10, 10)]),  # it has come to nothing all that time
+        ((2, 300, 10, 10), [(2, 0, 10, 10)]),
+        ((2, 1, 10, 10), [(2, 1, 10, 10)]),
+        ((2, 1500, 11, 10), [(2, 1500, 11, 10)]),  # it waits now: since when nobody knows
+        ((2, 1500, 11, 11), [(2, 1500, 11, 11)]),  # it has been there, and may have waited
+    ],
+    ids=["long", "short", "hardly", "waits", "has come"],
+)
+def test_what_a_late_look_shows_of_the_moments_before_it(late: Seen, then: list[Seen]) -> None:
+    members = (noted(0, *IN_TIME), noted(1, *IN_TIME), noted(2, (1, 0, 10, 10), late, (4, 0, 12, 11)))
+    first, _, third = with_late(members, nccl=False)
+    assert first is members[0]
+    assert seen(third) == [(1, 0, 10, 10), *then, (4, 0, 12, 11)]
+
+
+def test_what_its_peers_had_completed_tells_that_a_late_rank_has_not_come_where_it_has_gone_on_meanwhile() -> None:
+    """A step begins between two of its looks, as where steps are short; it has always made one more call than they."""
+    peers = [(1, 0, 10, 10), (2, 0, 13, 12), (3, 0, 14, 14)]
+    members = (noted(0, *peers), noted(1, *peers), noted(2, (1, 0, 11, 11), (2, 50, 13, 13), (3, 0, 15, 15)))
+    assert seen(with_late(members, nccl=False)[2])[1] == (2, 0, 13, 13)
+    assert with_late(members, nccl=True)[2].samples == members[2].samples, "of a device nobody knows when it was done"
+    stages = tuple(msgspec.structs.replace(one, role=(1000 * (one.rank + 1),)) for one in members)
+    assert with_late(stages, nccl=False)[2].samples == members[2].samples, "of another program: nothing is known by it"
+
+
+def test_a_late_look_that_shows_what_the_one_before_did_is_of_all_moments_between() -> None:
+    """Whatever its peers do: it waits in a call all that time."""
+    members = (noted(0, *IN_TIME), noted(1, (1, 0, 11, 10), (2, 1500, 11, 10), (4, 0, 12, 11)))
+    for nccl in (True, False):
+        assert seen(with_late(members, nccl=nccl)[1]) == [
+            (1, 0, 11, 10), (2, 0, 11, 10), (3, 0, 11, 10), (4, 0, 12, 11)
+        ]  # fmt: skip
