@@ -38,6 +38,7 @@ AGREE_SECONDS = 2.0  # how often, by steps of their usual length
 LOGGING = 0.05  # of a step
 _LIBC_WITH_THE_GIL = ctypes.PyDLL(None)
 MICROBATCHES = 4
+TURN_STEPS, TURN_SECONDS = 7, 8.0  # at most: who is slow for 20 s is a slow rank, whoever is so afterwards
 
 
 def options() -> argparse.Namespace:
@@ -151,7 +152,8 @@ def main() -> None:
     beat = stallwatch.attach()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    draw = random.Random(f"{chosen.draw} {rank}")
+    draw, drawn_by_all, wanders = random.Random(f"{chosen.draw} {rank}"), random.Random(chosen.draw), 0
+    turn = max(1, min(TURN_STEPS, round(TURN_SECONDS / chosen.step_seconds)))
     device = torch.device("cpu")
     if chosen.backend == "nccl":
         _, device = choose_device("nccl")
@@ -184,7 +186,9 @@ def main() -> None:
                 break
         work = chosen.step_seconds
         now_slow = 0 < share <= 1
-        culprits = [draw_same(chosen.draw, step, dist.get_world_size())] if chosen.by == "wander" else chosen.slow_rank
+        if chosen.by == "wander" and step % turn == 0:  # the same draw on all ranks
+            wanders = (wanders + 1 + drawn_by_all.randrange(dist.get_world_size() - 1)) % dist.get_world_size()
+        culprits = [wanders] if chosen.by == "wander" else chosen.slow_rank
         mine = rank in culprits
         if now_slow != slow:
             slow = now_slow
@@ -282,11 +286,6 @@ def by_design(chosen: argparse.Namespace, rank: int, step: int, draw: random.Ran
     if kind == "evaluates":
         return 10.0 if step % 50 == 0 else 0.0
     return 5.0 if kind == "saves" and step % 40 == 0 else 0.0
-
-
-def draw_same(draw: str, step: int, ranks: int) -> int:
-    """Another rank each few steps, the same draw on all ranks."""
-    return random.Random(f"{draw} {step // 7}").randrange(ranks)
 
 
 if __name__ == "__main__":
