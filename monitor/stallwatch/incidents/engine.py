@@ -129,14 +129,17 @@ class Engine:
         ordinals = numbered(lives.ordinals, job)
         findings = now.of(job, family)
         what = "; ".join(f.reason for f in findings) or REQUESTED
+        since_ns = min((f.since_ns for f in findings), default=now.at_ns)
+        # Of little slowness it takes minutes to be seen, and people ask what was changed when it began.
+        seen_late_ns = now.at_ns - since_ns if family == "slow" else 0
         incident = Incident(
             incident_id=incident_id(job, ordinals[job]),
             job=job,
             node=now.node,
             state="open" if family == "request" else "suspect",
             severity="none",
-            opened_wall_ns=now.wall_ns,
-            since_ns=min((f.since_ns for f in findings), default=now.at_ns),
+            opened_wall_ns=now.wall_ns - seen_late_ns,
+            since_ns=since_ns,
             findings=findings,
             report=None,
             bundle=f"{self._config.daemon.state_directory}/incidents/{incident_id(job, ordinals[job])}",

@@ -21,6 +21,16 @@ def test_slowness_is_its_own_incident_beside_a_hang() -> None:
     assert sorted(life.family for life in story.lives.active) == ["hang", "slow"]
 
 
+def test_a_slow_rank_is_so_since_it_began_however_late_it_was_seen() -> None:
+    """A tenth of a step takes minutes to be seen, and it was said to be so since then."""
+    story = Story()
+    story.at(200, finding("slow", "suspect", since=20))
+    assert story.incident.opened_wall_ns == Story.wall_ns(20)
+    hang = Story()
+    hang.at(200, stall(since=190))
+    assert hang.incident.opened_wall_ns == Story.wall_ns(200)
+
+
 @pytest.mark.parametrize(
     ("cause", "stage", "severity"),
     [
