@@ -9,6 +9,7 @@ from typing import Final
 from stallwatch.formats.log_mismatch import REFUSAL_LINES
 from stallwatch.formats.log_pattern import Pattern, pattern
 from stallwatch.formats.log_patterns_end import AGAIN_PATTERNS, END_PATTERNS
+from stallwatch.formats.log_patterns_start import START_PATTERNS
 from stallwatch.formats.log_patterns_system import SYSTEM_PATTERNS
 
 # The group in brackets is read for every kind, by training_log.
@@ -70,6 +71,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
         r".*?watchdog got stuck for \d+ ?seconds",
     ),
     pattern("heartbeat_stuck", "Heartbeat monitor timed out", r"Heartbeat monitor timed out"),
+    pattern("heartbeat_stuck", "atchdog timeout (self.", r"atchdog timeout \(self\.watchdog_timeout="),  # SGLang's
     pattern("gil_clue", "Could not acquire GIL", r"Could not acquire GIL within (?P<within_ms>\d+) ?ms"),
     # The rank's own GPU ended its watchdog; the others' watchdogs end by their waiting.
     pattern(
@@ -146,104 +148,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "gloo_peer_closed", "Connection reset by peer", r"Read error \[(?P<peer>[^\]]+)\]:(?P<port>\d+)", secondary=True
     ),
-    pattern(
-        "gloo_connect",
-        "connectFullMesh failed",
-        r"connectFullMesh failed(?:.*?remote=\[(?P<peer>[^\]]+)\]:(?P<port>\d+))?",
-    ),
-    # Until torch 2.x it says the pair alone: "gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:45965: …".
-    pattern(
-        "gloo_connect",
-        "] connect [",
-        r"gloo/transport/\w+/\w+\.cc:\d+\] connect \[(?P<peer>[^\]]+)\]:(?P<port>\d+): \S",
-    ),
-    pattern("gloo_connect", "Unable to find address for", r"Unable to find address for: (?P<device>\S+)"),
-    pattern(
-        "gloo_connect", "Using the loopback address as fallback", r"Unable to resolve hostname to a \(local\) address"
-    ),
-    pattern("address_in_use", "EADDRINUSE", r"port: (?P<port>\d+).*EADDRINUSE"),
-    pattern("address_in_use", "ddress already in use", r"failed to bind to \S*?:(?P<port>\d+)\b"),
-    # IPv6 is asked first, and has no address on most nodes: only both together mean something.
-    pattern(
-        "name_unresolved",
-        "IPv4 network addresses of",
-        r"IPv4 network addresses of \((?P<peer>[^)]+)\) cannot be retrieved \(gai error: -?\d+ - (?P<message>[^)]*)",
-    ),
-    # Before 2.4 without the reason, which the lines before tell.
-    pattern(
-        "address_in_use",
-        "on any local network address",
-        r"server socket has failed to listen on any local network address\.\s*$",
-    ),
-    pattern(
-        "store_unreachable",
-        "client socket has",
-        r"client socket has (?:failed|timed out after \d+m?s while trying) to connect to"
-        r" (?P<peer>\S+(?: \d+\))?)",
-    ),
-    pattern(
-        "store_unreachable",
-        "Failed to connect to any network address",
-        r"Failed to connect to any network address of (?P<peer>\S+(?: \d+\))?)",
-    ),
-    pattern(
-        "store_unreachable",
-        "TCP client failed to connect",
-        r"TCP client failed to connect/validate to host (?P<peer>\S+)",
-    ),
-    pattern(
-        "store_closed",
-        "failed on SocketImpl",
-        r"(?:recvValue\w*|sendBytes) failed on SocketImpl\(.*?remote=(?P<peer>[^)]+)\)",
-        secondary=True,
-    ),
-    pattern(
-        "store_closed",
-        "TCPStore server has shut down",
-        r".*?TCPStore server has shut down too early",
-        secondary=True,
-    ),
-    # HCCL's root, of whom has not come to a communicator (CANN, EI0015).
-    pattern("init_timeout", "unconnected ranks", r'.*?List of unconnected ranks: "?\[(?P<ranks>\d[\d, ]*)\]'),
-    # CANN's other reasons that tell of other ranks, and a device's queue that did not end in time.
-    pattern("nccl_error", "EI00", r".*?(?P<message>\bEI00(?:02|06|13|15)\b.*)", secondary=True),
-    pattern(
-        "nccl_error",
-        "execute failed, reason=[",
-        r".*?(?P<message>\brt\w+ execute failed, reason=\[(?:stream sync|task|notify wait|event wait) ?timeout\])",
-        secondary=True,
-    ),
-    pattern(
-        "init_timeout",
-        "clients joined",
-        r"Timed out after \d+ seconds waiting for clients\. "
-        r"(?P<joined>\d+)/(?P<expected>\d+) clients joined",
-    ),
-    # The store of an older job, or a second job, where more came than were expected.
-    pattern(
-        "init_waiting",
-        "Waiting in store based barrier",
-        r"Waiting in store based barrier to initialize process group for rank:? (?P<rank>\d+).*?"
-        r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
-    ),
-    pattern(
-        "init_timeout",
-        "store based barrier on rank",
-        r"Timed out initializing process group in store based barrier on rank:? (?P<rank>\d+).*?"
-        r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
-    ),
-    pattern(
-        "init_timeout",
-        "ncclUniqueId",
-        r"(?:\[(?P<group_rank>\d+)\] is setting up .*?)?ncclUniqueId from \[(?P<source>\d+)\]"
-        r".*got error: (?P<message>.*)",
-    ),
-    # gloo's ranks wait for each other's keys: "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/1" is rank 1's.
-    pattern(
-        "init_timeout",
-        "wait timeout after",
-        r"wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<message>\S+?(?://cpu//\d+/(?P<source>\d+))?)(?:\s|$)",
-    ),
+    *START_PATTERNS,
     pattern(
         "nccl_peer_closed",
         "Connection closed by remote peer",

@@ -298,7 +298,7 @@ class LogReading:
     @property
     def ended_well(self) -> bool:
         """Nothing but what a job prints that has ended by itself."""
-        ends = any(event.kind in ("clean_end", "store_closed") for event in self.events)
+        ends = any(event.kind == "clean_end" for event in self.events)
         harmless = all(
             one.consequence in ENDED_NOTHING or (one.kind == "store_closed" and one.event.text.startswith("[W"))
             for one in self.told
