@@ -16,6 +16,7 @@ _MOST_PARTS_TEXT: Final = 4 * MAXIMUM_LINE
 # Text that was copied from a terminal is cut at its width. Only torch's own lines are put together again: what is
 # shorter than a terminal, or longer, is no such text.
 _WIDTHS: Final = range(60, 400)
+_PAGE_INDENT: Final = 4
 _FEWEST_CUT: Final = 3
 _FEWEST_ENDS: Final = 2
 _WIDEST_MAIL: Final = 100
@@ -45,6 +46,19 @@ def as_utf8(data: bytes) -> bytes:
     """Given a text file's bytes, return them in UTF-8 where it has two bytes a character, else as they are."""
     encoding = encoding_of(data)
     return data.decode(encoding, "replace").encode() if encoding else data
+
+
+def outdented(lines: list[str]) -> list[str]:
+    """Given the lines of a log, return them without the indentation that all of them have: that of a page (Markdown's
+    code), from which the text was taken."""
+    held = [line for line in lines if line.strip()]
+    blank = len(held[0]) - len(held[0].lstrip(" \t")) if held else 0
+    indent = held[0][:blank] if held else ""
+    while indent and not all(line.startswith(indent) for line in held):
+        indent = indent[:-1]
+    if len(indent.expandtabs(_PAGE_INDENT)) < _PAGE_INDENT:
+        return lines  # a traceback's own lines have two
+    return [line.removeprefix(indent) for line in lines]
 
 
 def _width(lines: Sequence[str]) -> int | None:

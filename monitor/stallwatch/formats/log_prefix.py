@@ -31,6 +31,9 @@ _PREFIXES: Final = (  # those with a group "writer" tell the process apart
     # vLLM's workers, likewise
     re.compile(r"(?P<writer>\((?:VllmWorker rank=|Worker_TP)(?P<task>\d{1,6})(?:_EP\d+)? pid=(?P<pid>\d+)\))\s?"),
     re.compile(r"(?P<writer>\([\w.<>-]+ pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]*))?\))\s?"),  # Ray
+    re.compile(  # vLLM's logger
+        r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) \[[\w./]+\.py:\d+\] "
+    ),
     re.compile(r"(?P<writer>\[default(?P<local>\d+)\]):"),  # torchrun --tee: the local rank
     # torchrun with a role of the user's own: what its number means is his to know.
     re.compile(r"(?P<writer>\[(?!rank\d)[A-Za-z_][\w-]*?\d+\]):"),
@@ -60,7 +63,7 @@ _WRITER_KEYS: Final = (
 _WITHIN: Final = ("jsonPayload", "_source", "labels", "kubernetes", "stream")  # what exports wrap it in
 _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
-    r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─"
+    r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─|torch\.distributed\.elastic\.[\w.]+\.ChildFailedError:"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\]"
     # a host's name has a letter (a container's is its number, in hexadecimal), the time of day has none
     r"|(?=\d*[A-Za-z-])[\w.-]+:\d+:\d+ \[\d+\] (?:[\w/]+\.\w+:\d+ )?NCCL (?:INFO|WARN) )"
