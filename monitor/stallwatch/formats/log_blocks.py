@@ -26,7 +26,10 @@ _HOW: Final = re.compile(  # Hydra's and PRRTE's next line
     r"=\s+KILLED BY SIGNAL: (?P<signal>\d+)|=\s+EXIT (?:CODE|STATUS): (?P<code>\d+)|signal (?P<next>\d+) \("
 )
 _EXIT_CODE: Final = re.compile(r"\s*Exit code:\s+(?P<code>\d+)")
-_MOST_LINES: Final = 12  # between NCCL's exception and its reason
+# DDP's reducer ends its text on parameters without a gradient so: by the rank in its group.
+_NO_GRADIENT: Final = re.compile(r"Parameter(?:s| indices) which did not receive grad for rank (?P<rank>\d+)")
+_UNFINISHED: Final = "Expected to have finished reduction"
+_MOST_LINES: Final = 12  # between NCCL's exception and its reason, or DDP's and its rank
 _MOST_FRAMES: Final = 100
 
 
@@ -39,6 +42,7 @@ class Blocks:
         self._stacks: dict[tuple[int | None, str], tuple[int, list[CodeFrame]]] = {}
         self._crashes: dict[tuple[int | None, str], tuple[int, list[CodeFrame] | None]] = {}  # None: another thread
         self._terminate: dict[tuple[int | None, str], int] = {}
+        self._unfinished: dict[tuple[int | None, str], tuple[int, int]] = {}  # of a writer: event, and its line
         self._mpi_rank: int | None = None
         self._unended: int | None = None  # event of a process whose end the next line tells
 
@@ -47,6 +51,8 @@ class Blocks:
         writer, event = (line.rank, line.writer), self._events[place]
         if event.kind == "exception" and _NCCL_ERROR.search(event.message or ""):
             self._reasons[writer] = [place, _MOST_LINES, 0]
+        elif event.kind == "exception" and (event.message or "").startswith(_UNFINISHED):
+            self._unfinished[writer] = place, event.line
         elif event.kind == "failed_stack":
             self._stacks[writer] = place, []
         elif event.kind == "native_crash":
@@ -69,6 +75,11 @@ class Blocks:
             place = self._terminate.pop(writer)
             self._events[place] = replace(self._events[place], message=match["said"] or None)
             return False  # it may be an event of its own
+        if writer in self._unfinished and (match := _NO_GRADIENT.match(line.text)):
+            place, began = self._unfinished.pop(writer)
+            if number <= began + _MOST_LINES and line.rank is None:
+                self._events[place] = replace(self._events[place], group_rank=int(match["rank"]))
+            return True
         if self._unended is not None and (match := _HOW.match(line.text)):
             code, ended_by = (
                 exit_of(int(match["code"])) if match["code"] else (None, int(match["signal"] or match["next"]))

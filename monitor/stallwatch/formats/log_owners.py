@@ -104,6 +104,9 @@ class LineOwners:
             return replace(event, rank=rank)
         if event.kind in PROCESS_ENDS:
             return event
+        if event.kind == "actor_died":  # who asked it for something tells that
+            known = self._of_process(event)
+            return replace(event, rank=next(iter(known))) if known is not None and len(known) == 1 else event
         of_writer = self._of_writer.get(writer) if writer not in self._of_agents else None
         for ranks in (of_writer, self._of_process(event)):
             if ranks is not None and len(ranks) == 1:

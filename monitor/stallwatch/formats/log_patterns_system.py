@@ -35,6 +35,9 @@ SYSTEM_PATTERNS: Final = (
     pattern("restarting", "will restart worker group", r"will restart worker group", secondary=True),
     # What is killed or terminated after these lines is so on their account.
     pattern("killing", "srun: Terminating", r"srun: (?P<message>Terminating (?:StepId|job step).*)", secondary=True),
+    pattern(
+        "killing", "sigquit from a child", r"Received (?P<message>sigquit from a child) proc", secondary=True
+    ),  # SGLang
     pattern("killing", "Job step aborted", r"(?P<message>Job step aborted: Waiting up to .*)", secondary=True),
     pattern(
         "killing", "killing job", rf"(?:{'|'.join(MPI_PROGRAMS)}): (?P<message>(?:.*)killing job.*)", secondary=True
@@ -85,10 +88,15 @@ SYSTEM_PATTERNS: Final = (
         "actor_died", "actor died unexpectedly", r"(?P<message>The actor died unexpectedly before finishing this task)"
     ),
     pattern("actor_died", "actor is dead because", r"(?P<message>The actor is dead because .*)"),
-    # vLLM's engine, of a worker that it counts within itself (training_log: one of several engines).
+    # vLLM's engine, of a worker that it counts within itself (training_log: one of several engines), and who asks the
+    # engine, of that: they did not say why, and whoever waited for them raises by itself then.
     *(
-        pattern("process_failed", "died unexpectedly", text)
-        for text in (r"Worker proc VllmWorker-(?P<rank>\d+) died", r"\bRayWorkerProc rank=\[(?P<rank>\d+)\] died")
+        pattern("worker_died", "died unexpectedly", text)
+        for text in (
+            r"Worker proc VllmWorker-(?P<rank>\d+) died",
+            r"\bRayWorkerProc rank=\[(?P<rank>\d+)\] died",
+            r"Engine core proc (?P<message>\S+) died unexpectedly",
+        )
     ),
     pattern(
         "process_failed",
@@ -124,6 +132,11 @@ SYSTEM_PATTERNS: Final = (
         "CalledProcessError: Command",
         r"CalledProcessError: Command .*--local[_-]rank=.*"
         r"(?:died with <Signals\.(?P<died_of>SIG\w+): \d+>|returned non-zero exit status (?P<exit>\d+))",
+    ),
+    pattern(
+        "process_failed",
+        "died with <Signals.",
+        r"CalledProcessError: Command .*died with <Signals\.(?P<died_of>SIG\w+): \d+>",
     ),
     # Launchers within Python: multiprocessing (its index is the local rank), Lightning, Composer, horovodrun.
     pattern(
@@ -163,6 +176,11 @@ SYSTEM_PATTERNS: Final = (
     *(
         pattern("process_failed", word, rf"^\[\d+\]\s+\+?\s*(?P<pid>\d+) (?P<died_of>{word})\b")
         for word in ("segmentation fault", "bus error", "killed", "illegal hardware instruction")
+    ),
+    # A shell that somebody types into, of what it ran last: whose process that was nobody knows.
+    *(
+        pattern("program_died", word, rf"^(?P<died_of>{word})(?: \(core dumped\))?\s*$")
+        for word in ("Killed", "Segmentation fault", "Bus error", "Illegal instruction", "Floating point exception")
     ),
     # ROCm's runtime, of the GPU that it was given.
     pattern("cuda_error", "Memory access fault by GPU", r"(?P<message>Memory access fault by GPU .*)"),
@@ -220,7 +238,10 @@ SYSTEM_PATTERNS: Final = (
     # assert(3), before it aborts.
     pattern("native_crash", ": Assertion ", r"^\S+: \S+:\d+: (?P<message>.*: Assertion [`'].*' failed\.)"),
     # Memory.
-    pattern("memory_killed", "oom_kill event", r"Detected \d+ oom_kill events? in (?P<message>\S+)"),
+    *(
+        pattern("memory_killed", word, r"Detected \d+ oom[_-]kill event(?:s|\(s\))? in (?:step )?(?P<message>\S+)")
+        for word in ("oom_kill event", "oom-kill event")  # the second to Slurm 20
+    ),
     pattern(
         "memory_killed", "Out Of Memory", r"srun: error: (?P<host>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Out Of Memory"
     ),

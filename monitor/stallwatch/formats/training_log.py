@@ -13,7 +13,7 @@ from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_last_lines import error_like, last_lines
 from stallwatch.formats.log_launcher import Summary, exit_of
-from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, refilled, uncut, whole_lines
+from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, outdented, refilled, uncut, whole_lines
 from stallwatch.formats.log_messages import Messages
 from stallwatch.formats.log_mismatch import sides_of
 from stallwatch.formats.log_owners import LineOwners
@@ -105,7 +105,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     """Given a log's bytes (its end, when it is long), return its last lines and what is of note in it: of that the last
     `most_events`."""
     reading = _Reading()
-    lines = oldest_first(data.decode("utf-8", "surrogateescape").split("\n"))
+    lines = outdented(oldest_first(data.decode("utf-8", "surrogateescape").split("\n")))
     for number, raw in whole_lines(refilled(uncut(lines))):
         for line in lines_within(raw):
             reading.feed(line, number)
@@ -221,7 +221,8 @@ class _Reading:
             fields["at_seconds"], fields["utc"] = self._now
         if event.at is None and line.stamp:
             fields["at"] = line.stamp
-        of_another = event.kind in PROCESS_ENDS and event.rank is not None  # whoever writes that is not who ended
+        # Whoever writes that is not who ended.
+        of_another = event.kind == "actor_died" or (event.kind in PROCESS_ENDS and event.rank is not None)
         for name in () if of_another else ("task", "pid", "host"):
             if getattr(event, name) is None and (value := getattr(line, name)) is not None:
                 fields[name] = value
@@ -292,8 +293,8 @@ def _event(pattern: Pattern, match: re.Match[str], line: Line, number: int) -> L
     header = _HEADER.match(line.text)
     fields: dict[str, Any] = {"rank": line.rank, "local_rank": line.local_rank}
     # Whoever writes that tells of another; and torch writes no such line: nvidia-smi's stands within its own.
-    of_another = pattern.kind == "process_failed" and said.keys() & {"rank", "local_rank"}
-    if of_another or (pattern.kind == "gpu_unreachable" and header):
+    of_another = pattern.kind in PROCESS_ENDS and said.keys() & {"rank", "local_rank"}
+    if of_another or pattern.kind == "actor_died" or (pattern.kind == "gpu_unreachable" and header):
         fields = {"rank": None, "local_rank": None}
     if _OF_SEVERAL_ENGINES.search(line.writer):
         said.pop("rank", None)

@@ -215,7 +215,7 @@ class SideOfMismatch(msgspec.Struct, frozen=True):
 
 
 # Kinds of lines by which a launcher tells that a process has ended.
-PROCESS_ENDS = ("launcher_failure", "process_failed")
+PROCESS_ENDS = ("launcher_failure", "process_failed", "worker_died")
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -228,7 +228,8 @@ class LogEvent(msgspec.Struct, frozen=True):
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
     gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
     storage_silent, name_unresolved, nccl_no_interface, nccl_no_adapter, nccl_connect, locked_memory, failed_stack,
-    gpu_unreachable, actor_died, killing, clean_end, trying_again, stale_store, desync_absent, error_like, last_line.
+    gpu_unreachable, actor_died, worker_died, program_died, killing, clean_end, trying_again, stale_store,
+    desync_absent, error_like, last_line.
     """
 
     kind: str

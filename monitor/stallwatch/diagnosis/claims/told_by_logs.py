@@ -25,7 +25,9 @@ _STALE_STORE_STEP = (
     "Look who else uses MASTER_PORT (`ss -ltnp | grep MASTER_PORT`): end what an older run left there, or take another "
     "port."
 )
-_GONE = (*PROCESS_ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash")
+_GONE = (
+    *PROCESS_ENDS, "memory_killed", "node_failed", "evicted", "actor_died", "native_crash", "program_died",
+)  # fmt: skip
 _RAISED = (
     "exception", "native_exception", "out_of_memory", "memory_allocation", "shared_memory", "dataloader_killed",
     "open_files", "locked_memory", "duplicate_gpu", "cuda_error", "native_crash", "not_started", "nccl_no_interface",

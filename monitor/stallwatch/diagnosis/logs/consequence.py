@@ -65,6 +65,7 @@ RANK_WENT_ON: Final = "its rank went on after it"
 _JOB_WENT_ON: Final = "training went on after it"
 _PYTHON_WENT_ON: Final = "Python went on after it"
 _NO_OUTAGE: Final = "the event is no outage"
+_OF_LAUNCHER: Final = "the launcher raised it, and no rank"
 _SENT_AWAY: Final = "NCCL sent the stranger away"
 _STOPS_NO_WORK: Final = "such an XID stops no work by itself"
 ENDED_NOTHING: Final = frozenset(
@@ -106,6 +107,7 @@ _OF_OTHERS: Final = tuple(
         (r"horovod has been shut down", "another rank had left Horovod's job"),
         (r"while rank \d+ has inconsistent 0 params", PEER_GONE),
         (r"received \S*\s*death signal|SignalException", _ENDED),
+        (r"exception in a background process|See root cause above", "it passes on what another process raised"),
     )
 )
 # DDP's, DeepSpeed's, Megatron's and fairseq's: a rank that has compared itself with another one.
@@ -130,7 +132,7 @@ _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Group|Warni
 _WRAPPERS: Final = frozenset({
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "ExceptionGroup", "RendezvousClosedError",
     "RayTaskError", "RayActorError", "ActorDiedError", "WorkerCrashedError", "CalledProcessError", "JobFailedError",
-    "ActorUnavailableError", "TrainingFailedError", "WorkerGroupError", "CheckpointException",
+    "ActorUnavailableError", "TrainingFailedError", "TuneError", "WorkerGroupError", "CheckpointException",
 })  # fmt: skip
 # Libraries that talk to the world outside the job: a connection that they lost is this rank's own trouble.
 _OUTSIDE: Final = (
@@ -144,6 +146,10 @@ _GPU_UNREACHABLE: Final = (
     "nvmldevicegethandle", "nvmlerror_", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc",
     "uncorrectable nvlink",
 )  # fmt: skip
+# Where a launcher's own code stands: what it raises there ends no rank by itself.
+_LAUNCHERS_CODE: Final = re.compile(
+    r"/(?:deepspeed/launcher|accelerate/commands)/|/torch/distributed/(?:launch|run)\.py$"
+)
 # torch's allocator asks NVML who holds memory, as it reports that there is none, and asserts that it answers.
 _REPORT_OF_MEMORY: Final = re.compile(r"nvml_success.*cachingallocator")
 _NCCL: Final = (
@@ -320,6 +326,7 @@ def _of_exception(event: LogEvent) -> LineMeaning:
     if last in ("DistStoreError", "DistNetworkError"):
         return LineMeaning(event.kind, _STORE)
     own = _CUT if event.cut and _may_tell_of_others(last, event.message or "") else ""
+    own = _OF_LAUNCHER if event.frame and _LAUNCHERS_CODE.search(event.frame.filename) else own
     return LineMeaning(event.kind, _PYTHON_WENT_ON if event.secondary else own)
 
 

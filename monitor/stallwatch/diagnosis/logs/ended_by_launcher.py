@@ -22,14 +22,14 @@ def announced(told: list[LoggedFailure]) -> list[LoggedFailure]:
         event = one.event
         if one.kind in ("killing", "cancelled"):
             killing[event.source] = min(event.line, killing.get(event.source, event.line))
-        elif one.kind == "process_failed" and event.exit_signal not in SENT:
+        elif one.kind in ("process_failed", "worker_died") and event.exit_signal not in SENT:
             failed[event.source] = min(event.line, failed.get(event.source, event.line))
     listed = [one.event for one in told if "RUNNING AT" in one.event.text]
     at_last = _killed_at_last(told)
     out = []
     for one in told:
         event = one.event
-        if one.kind in PROCESS_ENDS and not one.consequence and event.exit_signal in SENT:
+        if one.kind in (*PROCESS_ENDS, "program_died") and not one.consequence and event.exit_signal in SENT:
             before = min(killing.get(event.source, event.line), failed.get(event.source, event.line))
             if (event.source, event.pid) in ended or before < event.line or event in at_last:
                 one = one._replace(consequence="the launcher ended it")

@@ -47,7 +47,6 @@ _BEFORE_ABORT: Final = frozenset(
     ("collective_timeout", "watchdog_end", "heartbeat_stuck", "cuda_error", "size_mismatch", "gil_clue", "gpu_xid",
      "native_exception")
 )  # fmt: skip
-_DIED_SILENTLY: Final = "died unexpectedly, shutting down executor"
 _CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 _OF_ITS_OWN: Final = (4, 7, 8)  # of these; SIGSEGV may follow as a peer comes down
 
@@ -276,7 +275,7 @@ def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:
         if (aborted or waited_itself) and any(is_of(other, end) or end.rank is None for other in aborts):
             return "it ended itself after it had waited in vain"
         # An engine raises by itself, without a rank's mark, once a worker has died that said nothing.
-        of_engine = _DIED_SILENTLY in event.text
+        of_engine = end.kind == "worker_died"
         own = (other for other in raised if is_of(other, end) and not (of_engine and other.rank is None))
         if event.exit_signal is None and next(own, None) is not None:
             return "its own exception says why it left"

@@ -32,6 +32,7 @@ _OLD_LAUNCHER = (
 # What is said more by the launcher that was seen: remedies_by_origin.
 OWN_LOG = "look at this rank's own log before this line"
 RAISED = "mend the line that raised"
+_ENDED_FIRST = Words("This process ended first, and the launcher stopped the others.", OWN_LOG)
 _WORDS: dict[str, Words] = {
     "address_in_use": Words(
         "Another process held the rendezvous' port, so rank 0's store did not begin and everybody else could not "
@@ -81,7 +82,8 @@ _WORDS: dict[str, Words] = {
         "This process ended first, and the others lost their peer.",
         OWN_LOG,
     ),
-    "process_failed": Words("This process ended first, and the launcher stopped the others.", OWN_LOG),
+    "process_failed": _ENDED_FIRST,
+    "worker_died": _ENDED_FIRST,
     "nccl_completion_error": Words(
         "A packet was retried until the adapter gave up: cable, switch, or a peer that was gone.",
         "ibstat and perfquery on both ends, dmesg for the adapter; if the peer had died before, it is a consequence",
@@ -338,7 +340,7 @@ _BY_SIGNAL: dict[int | None, Words] = {
 
 def words_for(told: LoggedFailure) -> Words:
     """Meaning and remedy; a signal says more than "it ended first"."""
-    if told.kind in PROCESS_ENDS and told.event.exit_signal in _BY_SIGNAL:
+    if told.kind in (*PROCESS_ENDS, "program_died") and told.event.exit_signal in _BY_SIGNAL:
         return _BY_SIGNAL[told.event.exit_signal]
     if told.kind == "init_timeout" and told.event.ranks and "ncclUniqueId" not in told.event.text:
         return Words(

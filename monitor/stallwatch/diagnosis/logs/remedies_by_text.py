@@ -377,6 +377,7 @@ BY_REASON: Final[tuple[tuple[str, Words], ...]] = (
     ("lost from the bus", LOST),
     ("not found", NOT_FOUND),
     ("unable to determine the device handle", UNREACHABLE),
+    ("_kgsp", UNREACHABLE),
     ("unknown error", DEVICE_LOST_FROM_CONTAINER),
 )
 

@@ -22,6 +22,7 @@ CAUSES: Final[tuple[tuple[str, ...], ...]] = (
     ("nccl_error", "storage_silent"),
     ("desync_absent", "collective_timeout", "gloo_timeout"),
     ("heartbeat_stuck", "gil_clue"),
+    ("program_died",),  # the shell's last word, whatever was told before
     ("interrupted",),
 )  # fmt: skip
 PLACE: Final = {kind: place for place, kinds in enumerate(CAUSES) for kind in kinds}

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from stallwatch.diagnosis.logs.consequence import is_of_several
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import named_ranks
-from stallwatch.model.evidence import CodeFrame, LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, CodeFrame, LogEvent
 
 UNTOLD = 0  # the number of a wait whose watchdog names its group alone (nccl2's); operations count from 1
 DEFAULT = ("default_pg", "0", "")
 _ONE_WAIT_SECONDS = 2.0  # between the watchdogs of ranks that entered one collective
-_AFTER_WATCHDOGS = ("process_failed", "launcher_failure", "terminated", "restarting", "killing", "heartbeat_stuck")
+_AFTER_WATCHDOGS = (*PROCESS_ENDS, "terminated", "restarting", "killing", "heartbeat_stuck")
 _MOST_PLACES = 4  # that one sentence tells
 _JOIN_LINES = 12  # between a time-out and the line that names its group
 
