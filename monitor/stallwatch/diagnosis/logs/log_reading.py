@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, SENT, LoggedFailure, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
+from stallwatch.diagnosis.logs.local_ranks import by_local_rank
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
 from stallwatch.model.evidence import PROCESS_ENDS, SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
@@ -158,7 +159,7 @@ def gathered(ranks: Sequence[RankEvidence], loose: Iterable[LogEvent], nodes: in
     for event in loose:
         found.setdefault((event.source, event.line, event.kind, event.text), event)
     events = sorted(found.values(), key=lambda e: (e.source, e.line, e.kind, -1 if e.rank is None else e.rank))
-    return _by_group_rank(_by_local_rank(_with_folders(events), nodes))
+    return _by_group_rank(by_local_rank(_with_folders(events), nodes))
 
 
 def shares_its_log(rank: RankEvidence) -> bool:
@@ -202,55 +203,6 @@ def _with_folders(events: Iterable[LogEvent]) -> list[LogEvent]:
             event = msgspec.structs.replace(event, local_rank=place[1])
         placed.append(event)
     return placed
-
-
-def _by_local_rank(events: list[LogEvent], nodes: int) -> list[LogEvent]:
-    """Local ranks become ranks: by the summary of the same log, or of the only node that there is."""
-    of_source: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    of_pid: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)
-    hosts: set[str] = set()
-    for event in events:
-        if event.rank is not None and event.local_rank is not None:
-            of_source[event.source][event.local_rank].add(event.rank)
-        if event.rank is not None and event.pid is not None:
-            of_pid[event.source, event.pid].add((event.rank, event.host or ""))
-        if event.kind == "launcher_failure" and event.host:
-            hosts.add(event.host)
-    one_node = max(len(hosts), nodes) <= 1 and all(
-        e.rank is None or e.local_rank is None or e.rank == e.local_rank for e in events
-    )
-    locals_seen = {event.local_rank for event in events if event.local_rank is not None}
-    one_node = one_node and all(event.rank is None or event.rank <= max(locals_seen, default=0) for event in events)
-    return [_resolved(event, of_source, of_pid, one_node=one_node) for event in events]
-
-
-def _resolved(
-    event: LogEvent,
-    of_source: Mapping[str, Mapping[int, set[int]]],
-    of_pid: Mapping[tuple[str, int], set[tuple[int, str]]],
-    *,
-    one_node: bool,
-) -> LogEvent:
-    if event.rank is not None:
-        return event
-    ranks = of_source[event.source].get(event.local_rank, set()) if event.local_rank is not None else set()
-    if not ranks and event.pid is not None:
-        known = of_pid.get((event.source, event.pid), set())
-        ranks = {rank for rank, host in known if _may_be_on(host, event)}
-    if not ranks and one_node and event.local_rank is not None:
-        ranks = {event.local_rank}
-    return msgspec.structs.replace(event, rank=next(iter(ranks))) if len(ranks) == 1 else event
-
-
-def _may_be_on(host: str, event: LogEvent) -> bool:
-    """Whether an event may be of that host: two addresses, or two names, that differ are not one. Ray's workers live in
-    containers, which have the same pids on every node."""
-    if not host or not event.host:
-        return not host or event.kind != "actor_died"
-    names = host, event.host
-    if sum(name[:1].isdigit() for name in names) == 1:
-        return True
-    return len({name if name[:1].isdigit() else name.partition(".")[0] for name in names}) == 1
 
 
 class LogReading:

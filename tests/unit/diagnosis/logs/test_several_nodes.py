@@ -7,7 +7,7 @@ import pytest
 from stallwatch.bundle.reader import load
 from stallwatch.diagnosis import judge
 from stallwatch.model.verdict import Verdict
-from tests.builders.texts import AGENT, RAISED, marked, verdict
+from tests.builders.texts import AGENT, RAISED, SUMMARY, marked, timed_out, told, verdict
 
 _DEEPSPEED = "[2026-11-03 04:10:00,120] [INFO] [launch.py:152:main] nnodes=2, num_local_procs=1, node_rank={0}\n"
 _FAILED = (
@@ -67,3 +67,17 @@ def test_local_ranks_of_two_launchers_that_nothing_tells_apart_are_nobodys(tmp_p
     ended = "[ERROR] [launch.py:325:sigkill_handler] ['python', '-u', 'train.py', '--local_rank=0'] exits with return "
     (tmp_path / "job.log").write_text(starts + ended + "code = -9\n")
     assert judge(load([tmp_path])).verdicts[0].culprits == ()
+
+
+def _table(rank: int, local: int, host: str, code: int) -> str:
+    table = SUMMARY.format(rank=rank, code=code, pid=5000 + rank, traceback="no more is known")
+    return table.replace(f"(local_rank: {rank})", f"(local_rank: {local})").replace("node0", host)
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_in_a_log_of_several_nodes_nobody_writes_below_the_table_that_tells_his_end(others: int) -> None:
+    raised = marked(RAISED, "[default1]:") + _table(1, 1, "node0", 1)
+    waited = marked(timed_out("2.0", 0, 5, place=2), "[default1]:")
+    waited += marked(timed_out("2.0", 0, 7), f"[default{others}]:")
+    cause, culprits = told(raised + waited + _table(8 + others, others, "node1", -6))
+    assert (cause in ("rank_raised", "rank_exited"), culprits) == (True, (1,))
