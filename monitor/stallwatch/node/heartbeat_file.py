@@ -7,6 +7,7 @@ import stat
 import struct
 import time
 from binascii import crc32
+from collections.abc import Mapping
 from functools import lru_cache
 from operator import sub
 from pathlib import Path
@@ -168,10 +169,18 @@ def decode(data: bytes, path: str, uid: int) -> Heartbeat:
             f"the record has version {version}, this reader takes {layout.READABLE_VERSIONS[0]} to {layout.VERSION}: "
             "bring stallwatch in training and on the node to neighbouring versions"
         )
-    place = layout.WORD["checksum"] * 8
-    if crc32(data[:place] + bytes(8) + data[place + 8 :]) != checksum:
+    if _checksum(data) != checksum:
         raise TornRecord("the record's checksum is wrong: it is being written, or was damaged")
     return _values(data, version, path, uid)
+
+
+_CHECKSUM_PLACE = layout.WORD["checksum"] * 8
+_ZERO = bytes(8)
+
+
+def _checksum(data: bytes) -> int:
+    whole = memoryview(data)
+    return crc32(whole[_CHECKSUM_PLACE + 8 :], crc32(_ZERO, crc32(whole[:_CHECKSUM_PLACE])))
 
 
 def _values(data: bytes, version: int, path: str, uid: int) -> Heartbeat:
@@ -183,7 +192,7 @@ def _values(data: bytes, version: int, path: str, uid: int) -> Heartbeat:
             name: value if since <= version else layout.UNKNOWN
             for (name, since), value in zip(layout.WORDS, values, strict=True)
         }
-    text = _texts(data, version)
+    text = _texts(data[layout.STRING_OFFSET : _STRINGS_END], version)
     count = word["group_count"]
     if not 0 <= count <= layout.GROUP_CAPACITY:
         raise LayoutError(f"the record counts {count} process groups and has room for {layout.GROUP_CAPACITY}: damaged")
@@ -234,10 +243,14 @@ def _known(word: int) -> int | None:
     return word if word >= 0 else None
 
 
-def _step_times(ring: tuple[int, ...], step: int) -> list[int]:
+def _step_times(ring: tuple[int, ...], step: int) -> tuple[int, ...]:
     """Times of the recent steps, oldest first. One slot less than the ring has: the writer may be filling the next."""
-    first = max(1, step - (layout.RING_SLOTS - 2))
-    times = [ring[number % layout.RING_SLOTS] for number in range(first, step + 1)]
+    if step < 1:
+        return ()
+    start, end = max(1, step - (layout.RING_SLOTS - 2)) % layout.RING_SLOTS, step % layout.RING_SLOTS + 1
+    times = ring[start:end] if start < end else ring[start:] + ring[:end]
+    if times[0] > 0 and times == tuple(sorted(times)):
+        return times
     newest_run = len(times)
     while newest_run > 1 and 0 < times[newest_run - 2] <= times[newest_run - 1]:
         newest_run -= 1
@@ -259,17 +272,16 @@ def _looks(data: bytes) -> tuple[CounterLook, ...]:
     return tuple(CounterLook(*values) for values in sorted(layout.ONE_LOOK.iter_unpack(area)) if values[0] > 0)
 
 
+_STRINGS_END = layout.STRING_OFFSET + sum(size for _, size, _ in layout.STRINGS)
+
+
 # Names of a job, a node, a phase: what eight ranks say each second is nearly always the same.
 @lru_cache(maxsize=256)
-def _text(raw: bytes) -> str:
-    return name_of(raw.decode("utf-8", "replace"))
-
-
-def _texts(data: bytes, version: int) -> dict[str, str]:
+def _texts(strings: bytes, version: int) -> Mapping[str, str]:
     texts = {}
-    offset = layout.STRING_OFFSET
+    offset = 0
     for name, size, since in layout.STRINGS:
-        raw = data[offset : offset + size].split(b"\0", 1)[0]
-        texts[name] = _text(raw) if since <= version else ""
+        raw = strings[offset : offset + size].split(b"\0", 1)[0]
+        texts[name] = name_of(raw.decode("utf-8", "replace")) if since <= version else ""
         offset += size
     return texts
