@@ -38,7 +38,6 @@ class FollowedRank:
         began_ns: int,
         proc: str,
     ) -> None:
-        self.names = names
         self.uid = uid
         self.owner = owner
         self.watch = watch
@@ -50,35 +49,29 @@ class FollowedRank:
         self.end: ProcessEnd | None = None
         self.stopped = False
         self.kin = kin_of(watch.pid, parent, proc)
-        self._named: tuple[RankNames, JobKey] | None = None  # asked for many times a look
-        self._twin: tuple[JobKey, int] | None = None  # which of the jobs of its name it is of
+        self.names = names
+        # Asked for many times a look, and the same for ever as a rule.
+        self.named = _job_of(names, owner)  # the job that it says it is of
+        self.job = self.named  # told apart from others of its name
+        self.ordinal: int | None = None  # which of these it is of, from 1 on; None: not told apart
 
     @property
     def key(self) -> tuple[int, int]:
         """(pid, start ticks): the process, also once its pid is another's."""
         return self.watch.pid, self.watch.start_ticks
 
-    @property
-    def named(self) -> JobKey:
-        """The job that it says it is of."""
-        if self._named is None or self._named[0] != self.names:
-            self._named = self.names, JobKey(self.names.training_job, self.names.epoch, self.owner)
-        return self._named[1]
+    def name_itself(self, names: RankNames) -> None:
+        """Take in whose rank it says it is."""
+        self.names, named = names, _job_of(names, self.owner)
+        if named != self.named:
+            self.named = self.job = named
+            self.ordinal = None
 
-    @property
-    def job(self) -> JobKey:
-        """Its job, told apart from others of its name."""
-        named, ordinal = self.named, self.ordinal
-        return named if ordinal in (None, 1) else replace(named, epoch=f"{named.epoch} ({ordinal})")
-
-    @property
-    def ordinal(self) -> int | None:
-        """Which of several jobs of one name it is of; None: the only one."""
-        return self._twin[1] if self._twin is not None and self._twin[0] == self.named else None
-
-    @ordinal.setter
-    def ordinal(self, ordinal: int) -> None:
-        self._twin = (self.named, ordinal)
+    def tell_apart(self, ordinal: int) -> None:
+        """Say which of the jobs of its name it is of."""
+        if ordinal != self.ordinal:
+            self.ordinal = ordinal
+            self.job = self.named if ordinal == 1 else replace(self.named, epoch=f"{self.named.epoch} ({ordinal})")
 
     def ended(self, at_ns: int) -> None:
         """Called the moment the process ends: a zombie's status can be read only until its parent looks."""
@@ -228,6 +221,10 @@ class FollowedRanks:
             self.forget(rank)
 
 
+def _job_of(names: RankNames, owner: str) -> JobKey:
+    return JobKey(names.training_job, names.epoch, owner)
+
+
 def age_ns(start_ticks: int) -> int:
     """How long ago a process began, by the clock that also runs while the node sleeps."""
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - start_ticks * 1_000_000_000 // TICKS_PER_SECOND
@@ -253,4 +250,4 @@ def tell_apart(followed: Iterable[FollowedRank]) -> None:
         ]
         for number, ordinal in separate_jobs(members).items():
             assert isinstance(number, int)
-            ranks[number].ordinal = ordinal
+            ranks[number].tell_apart(ordinal)

@@ -42,6 +42,9 @@ FactsNames = Mapping[str, Sequence[str]]  # by record's path, the names of files
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 Differences = tuple[tuple[str, str], ...]
 PendingGroups = tuple[tuple[str, int, str], ...]  # as Heartbeat has them
+_Job = tuple[int, str, str]  # user, name, epoch
+_Values = dict[str, dict[str, str]]  # by path of a record: its facts by name
+_Compared = dict[str, tuple[Differences, Differences]]
 
 
 class RememberedFacts:
@@ -50,6 +53,7 @@ class RememberedFacts:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Kept] = {}
         self._left: dict[int, int] = {}  # of this look, by user: how many files are read yet
+        self._compared: dict[_Job, tuple[_Values, _Compared]] = {}  # facts of a job's ranks, and what that came to
 
     def compared(
         self, heartbeats: Sequence[Heartbeat], now_ns: int, names: FactsNames | None = None
@@ -59,19 +63,17 @@ class RememberedFacts:
         live = {(beat.path, beat.start_ticks) for beat in heartbeats}
         self._known = {key: kept for key, kept in self._known.items() if key in live}
         self._left.clear()
-        jobs: defaultdict[tuple[int, str, str], list[Heartbeat]] = defaultdict(list)
+        jobs: defaultdict[_Job, list[Heartbeat]] = defaultdict(list)
         for beat in heartbeats:
             if not (beat.is_child or beat.ended):
                 jobs[beat.uid, beat.training_job, beat.epoch].append(beat)
-        differences: dict[str, Differences] = {}
-        newer: dict[str, Differences] = {}
-        for beats in jobs.values():
+        before, self._compared = self._compared, {}
+        for job, beats in jobs.items():
             values = {beat.path: self._of(beat, now_ns, names) for beat in beats}
-            newer |= {path: found for path, of_rank in values.items() if (found := untested(of_rank))}
-            if len(beats) > 1:
-                differences |= differing(values)
-        differences = {path: found for path, found in differences.items() if found}
-        return {path: (differences.get(path, ()), newer.get(path, ())) for path in {*differences, *newer}}
+            known = before.get(job)
+            # Facts change once in a job's life, and are asked for at each look.
+            self._compared[job] = known if known is not None and known[0] == values else (values, _compared(values))
+        return {path: found for _, of_job in self._compared.values() for path, found in of_job.items()}
 
     def _of(self, beat: Heartbeat, now_ns: int, names: FactsNames | None) -> dict[str, str]:
         kept = self._known.setdefault((beat.path, beat.start_ticks), _Kept())
@@ -96,7 +98,14 @@ class _Kept:
         self.values: dict[str, str] = {}
 
 
-def differing(values: dict[str, dict[str, str]]) -> dict[str, Differences]:
+def _compared(values: _Values) -> _Compared:
+    """Of one job; nothing of a record that has neither differences nor newer versions."""
+    differences = differing(values) if len(values) > 1 else {}
+    both = {path: (differences.get(path, ()), untested(of_rank)) for path, of_rank in values.items()}
+    return {path: found for path, found in both.items() if any(found)}
+
+
+def differing(values: _Values) -> dict[str, Differences]:
     """Given each record's values by name, return those of the names in which records with facts differ.
 
     A variable that is missing on some is a difference, a library that only some have loaded is none.

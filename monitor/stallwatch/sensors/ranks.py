@@ -1,6 +1,5 @@
 """The ranks of this node, each as a sample: hooks' records joined with the processes that are followed."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
@@ -79,8 +78,10 @@ class RanksSensor:
         refusals: list[str] = []
         pids = {rank.heartbeat.path: rank.key for rank in self.followed if rank.heartbeat is not None}
         for heartbeat in look.heartbeats:
-            with _one_ranks_fault(heartbeat.path, refusals):
+            try:
                 self._take(heartbeat, pids.get(heartbeat.path), began_ns)
+            except Exception as error:  # noqa: BLE001 - a job chooses what is read: it costs that rank, no other
+                refusals.append(name_of(f"{heartbeat.path}: {type(error).__name__}: {error}"))
         self.followed.take_slow()
         tell_apart(self.followed)
         self._drop(self.followed.with_successors())
@@ -161,7 +162,8 @@ class RanksSensor:
         self._missing_since.pop(heartbeat.path, None)
         rank.heartbeat = heartbeat
         rank.heartbeat_ns = now_ns
-        rank.names = names_of(heartbeat)
+        if (names := names_of(heartbeat)) != rank.names:
+            rank.name_itself(names)
 
     def _believed(self, heartbeat: Heartbeat, pid: int, known: FollowedRank | None) -> FollowedRank | None:
         """Given a record that is new to us, return the rank that it speaks for; None when it does not."""
@@ -282,15 +284,6 @@ class RanksSensor:
         """Close all that is open."""
         self._scan.close()
         self.followed.close()
-
-
-@contextlib.contextmanager
-def _one_ranks_fault(whose: str, refusals: list[str]) -> Iterator[None]:
-    """What one rank's files and process do to their reader, whatever it is, costs that rank."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - a job chooses what is read; the others' ranks are read all the same
-        refusals.append(name_of(f"{whose}: {type(error).__name__}: {error}"))
 
 
 def _can_be_encoded(sample: RankSample) -> bool:
