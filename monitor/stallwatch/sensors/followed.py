@@ -181,6 +181,10 @@ class FollowedRanks:
                 self.follow(found.pid, found.start_ticks, found.names)
         self._slow.known = {pid: numbers_of(rank.names) for (pid, _), rank in self._ranks.items()}
 
+    def children_of(self, rank: FollowedRank) -> tuple[int, ...] | None:
+        """Its children, whichever thread has started them, of the last seconds; None where nobody has looked."""
+        return self._slow.children_of(rank.watch.pid)
+
     def problem(self) -> str:
         """A sentence when something of them cannot be read; "" otherwise."""
         return self._slow.problem()

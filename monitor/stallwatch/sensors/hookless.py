@@ -105,6 +105,14 @@ class HooklessSearch:
             and seen.torch_seen >= _TORCH_SEEN and not self._launches(pid, seen)
         ]  # fmt: skip
 
+    def children(self, of: Collection[int]) -> dict[int, tuple[int, ...]]:
+        """Given pids, return the children of each as the last search met them, whichever thread has started them."""
+        found: dict[int, list[int]] = {pid: [] for pid in of}
+        for pid, seen in self._seen.items():
+            if seen.parent_pid in found:
+                found[seen.parent_pid].append(pid)
+        return {pid: tuple(children) for pid, children in found.items()}
+
     def _look_at(self, pid: int) -> None:
         seen = self._seen.get(pid)
         if seen is not None and seen.is_settled and (self._searches + pid) % _SETTLED_EVERY:

@@ -22,7 +22,8 @@ from stallwatch.node.procfs import (
 from stallwatch.sensors.busiest_threads import BusiestThreads
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Children of other threads than the main one are looked for every so many samples: a rank has hundreds of threads.
+# Children of other threads than the main one are looked for every so many samples where nobody else knows them: a rank
+# has hundreds of threads, and with eight of sixty each two thirds of all that was opened and read was for that.
 _ALL_THREADS_EVERY = 10
 _LAUNCHER_EVERY = 10
 _FILES_EVERY = 10  # a rank has thousands of them
@@ -48,10 +49,16 @@ class ProcessWatch:
         self._threads = BusiestThreads(self.directory)
 
     def sample(
-        self, training_tid: int | None = None, most_children: int = MOST_DESCENDANTS, *, with_threads: bool = False
+        self,
+        training_tid: int | None = None,
+        most_children: int = MOST_DESCENDANTS,
+        children: tuple[int, ...] | None = None,
+        *,
+        with_threads: bool = False,
     ) -> ProcessSample:
         """Raise ProcessLookupError when it is gone. What is not ours to read is None. `training_tid`: the thread that
-        trains; None: the main thread. `with_threads`: what its busiest threads do is read as well."""
+        trains; None: the main thread. `children`: those that any of its threads has started, as far as that is known;
+        None: its threads are asked. `with_threads`: what its busiest threads do is read as well."""
         stat = self.directory.stat()
         tracer_pid, wakes = self.directory.pauses()
         main = self._thread(training_tid)
@@ -69,7 +76,7 @@ class ProcessWatch:
             write_bytes=write_bytes,
             resident_bytes=stat.resident_pages * _PAGE_BYTES,
             has_terminal=stat.terminal != 0 or self._launcher_has_terminal(stat.parent_pid),
-            children=tuple(self._children(min(most_children, MOST_DESCENDANTS))),
+            children=tuple(self._children(min(most_children, MOST_DESCENDANTS), children)),
             open_files=self._files(),
             main_thread_wakes=wakes if training_tid in (None, self.pid) else None,
             main_thread_moved_bytes=self._main_thread_moved_bytes() if training_tid is None else None,
@@ -157,9 +164,11 @@ class ProcessWatch:
                 self._launcher_terminal = False
         return self._launcher_terminal
 
-    def _children(self, most: int) -> Iterator[ChildProcess]:
-        """Descendants, nearest first."""
-        if self._samples % _ALL_THREADS_EVERY == 0:
+    def _children(self, most: int, known: tuple[int, ...] | None) -> Iterator[ChildProcess]:
+        """Descendants, nearest first. Those of the main thread are seen at once."""
+        if known is not None:
+            self._thread_children = known
+        elif self._samples % _ALL_THREADS_EVERY == 0:
             self._thread_children = children_of(self.pid, self._proc)
         self._samples += 1
         try:

@@ -199,7 +199,8 @@ class RanksSensor:
             try:
                 left = self._children_left.setdefault(rank.uid, _MOST_CHILDREN_OF_USER)
                 hookless = rank.heartbeat is None
-                looked = rank.watch.sample(_training_tid(rank), left, with_threads=hookless)
+                children = self.followed.children_of(rank)
+                looked = rank.watch.sample(_training_tid(rank), left, children, with_threads=hookless)
                 process = Known(looked, self._now_ns())
                 self._children_left[rank.uid] = left - len(process.value.children)
                 if rank.pidfd is None and process.value.state in ENDED:

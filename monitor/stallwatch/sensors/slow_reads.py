@@ -19,6 +19,7 @@ from stallwatch.sensors.sensor import LATE_SECONDS
 
 _COMMAND_CHARACTERS = 300
 _MOST_LEFT_BEHIND = 16
+_CHILDREN_NS = 10_000_000_000  # as long as a search's word of who has which children holds
 
 
 class SlowFacts(NamedTuple):
@@ -38,6 +39,7 @@ class SlowReads:
         self._wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._facts: dict[tuple[int, int], SlowFacts] = {}
         self._found: tuple[FoundRank, ...] = ()
+        self._children: tuple[int, Mapping[int, tuple[int, ...]]] = (0, {})  # since when it is known, by pid
         self._busy_since_ns: int | None = None
         self._holding: set[int] = set()  # processes that hold a thread which was left behind
         self._reading = 0  # the process whose facts are read now; 0: the search has the turn
@@ -61,6 +63,12 @@ class SlowReads:
     def found(self) -> tuple[FoundRank, ...]:
         """Ranks without a hook, as of the last search."""
         return self._found
+
+    def children_of(self, pid: int) -> tuple[int, ...] | None:
+        """Return the children of a process that was `known` to the last search, which sees them on its way; None where
+        it does not tell, since it is long ago, or has left processes out."""
+        since_ns, children = self._children
+        return None if self._holding or self._now_ns() - since_ns > _CHILDREN_NS else children.get(pid)
 
     def problem(self) -> str:
         """A sentence when a read has not come back; "" otherwise."""
@@ -99,9 +107,10 @@ class SlowReads:
                 next_search_ns = self._busy_since_ns + int(self._search_seconds * 1e9)
                 # This thread serves all ranks: what one process does to it must not end it.
                 with contextlib.suppress(Exception):
-                    found = tuple(search.search(self.known))
+                    known, began_ns = self.known, self._busy_since_ns
+                    found, children = tuple(search.search(known)), search.children(known)
                     if search is self._search:
-                        self._found = found
+                        self._found, self._children = found, (began_ns, children)
             else:
                 if pid in self._holding:
                     continue

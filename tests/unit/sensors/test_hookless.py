@@ -24,6 +24,20 @@ def found(search: HooklessSearch, searches: int = 6, known: tuple[int, ...] = ()
     return [(rank.pid, rank.names.rank) for rank in search.search(dict.fromkeys(known, (0, 0, 2)))]
 
 
+def test_a_search_sees_whose_children_there_are(proc: FakeProc) -> None:
+    proc.add(101, environment=RANK_0, maps=TORCH)
+    proc.add(102, parent=101)
+    proc.add(103, parent=102)
+    proc.add(104, parent=101)
+    search = HooklessSearch(str(proc))
+    found(search)
+    proc.add(105, parent=101)
+    proc.remove(104)
+    found(search, searches=1)
+    children = search.children((101, 104))
+    assert {pid: sorted(of) for pid, of in children.items()} == {101: [102, 105], 104: []}
+
+
 def test_processes_with_rank_variables_and_torch_are_ranks(proc: FakeProc) -> None:
     proc.add(100)
     proc.add(101, parent=100, environment=RANK_0, maps=TORCH)

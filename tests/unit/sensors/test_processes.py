@@ -78,6 +78,18 @@ def test_child_of_another_thread_is_seen(proc: FakeProc, tmp_path: Path) -> None
     assert [child.pid for child in ProcessWatch(50, str(proc)).sample().children] == [51]
 
 
+def test_threads_are_not_asked_for_children_that_are_known(proc: FakeProc, tmp_path: Path) -> None:
+    proc.add(50, children=(52,))
+    (tmp_path / "50/task/60").mkdir()
+    os.mkfifo(tmp_path / "50/task/60/children")  # whoever opens it waits
+    proc.add(51, parent=50)
+    proc.add(52, parent=50)
+    proc.add(53, parent=1)
+    watch = ProcessWatch(50, str(proc))
+    assert [child.pid for child in watch.sample(children=(51, 53)).children] == [52, 51]
+    assert [child.pid for child in watch.sample().children] == [52, 51], "what was known was not kept"
+
+
 def test_process_that_is_not_there_is_said(proc: FakeProc) -> None:
     with pytest.raises(ProcessLookupError):
         ProcessWatch(50, str(proc))

@@ -46,3 +46,41 @@ def test_a_process_whose_memory_cannot_be_read_is_left_out_and_costs_no_other_it
     with open(tmp_path / "70/environ", "wb"):  # it answers at last, too late
         pass
     assert reads.take(70, 1000) is None
+
+
+def test_whose_children_there_are_is_known_by_the_search_for_some_seconds(tmp_path: Path) -> None:
+    proc, clock = FakeProc(tmp_path), FakeClock()
+    proc.add(70)
+    proc.add(71, parent=70)
+    reads = SlowReads(str(proc), 0.01, clock.monotonic_ns)
+    assert reads.children_of(70) is None, "nobody has asked for that process yet"
+    reads.known = {70: (0, 0, 1)}
+    clock.now_ns = 10**9
+    wait_until(lambda: reads.children_of(70) is not None)
+    assert reads.children_of(70) == (71,)
+    reads.known = {}
+    clock.now_ns = 2 * 10**9
+    wait_until(lambda: reads.children_of(70) is None)
+
+
+def test_whose_children_there_are_is_not_known_by_a_search_that_hangs_or_leaves_processes_out(tmp_path: Path) -> None:
+    proc, clock = FakeProc(tmp_path), FakeClock()
+    proc.add(70, environment="STALLWATCH_JOB=a")
+    proc.add(71, parent=70)
+    reads = SlowReads(str(proc), 1.0, clock.monotonic_ns)
+    reads.known = {70: (0, 0, 1)}
+    clock.now_ns = 2 * 10**9
+    wait_until(lambda: reads.children_of(70) is not None)
+    proc.add(72, environment="STALLWATCH_JOB=a")
+    (tmp_path / "72/environ").unlink()
+    os.mkfifo(tmp_path / "72/environ")  # whoever opens it waits
+    clock.now_ns = 4 * 10**9
+    wait_until(lambda: reads._search.reading == 72)
+    assert reads.children_of(70) == (71,)
+    clock.now_ns = 13 * 10**9
+    assert reads.children_of(70) is None
+    clock.now_ns = 45 * 10**9
+    reads.keep(())  # it is left behind, and another search goes on without that process
+    assert reads.children_of(70) is None
+    with open(tmp_path / "72/environ", "wb"):
+        pass
