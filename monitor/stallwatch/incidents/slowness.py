@@ -1,6 +1,7 @@
 """One measure of slowness for an incident: statistics of minutes say who and how much, a look says where and why."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -15,7 +16,8 @@ _SURE_STEPS = 8
 _DUMPED_SECONDS = 3.0  # of a look, in which recorders have answered
 _CHANGED = 1.5  # times its cost: news
 # A look at a slow rank lasts so long that it sees some steps; the privileged side allows 12 s at most.
-_FIRST_PROFILE_SECONDS = 3
+_LEAST_FIRST_SECONDS, _MOST_FIRST_SECONDS = 2, 3
+_FIRST_STEPS = 1.5  # the rest of one and a whole one: less may miss what is longer in each
 _LEAST_PROFILE_SECONDS, _MOST_PROFILE_SECONDS = 5, 12
 _PROFILED_STEPS = 4
 _LOOK_SECONDS = 20.0  # beside the profile: 14 to 18 s on two cores at a load of 36, and what is given up begins anew
@@ -94,10 +96,11 @@ def profile_seconds(incident: Incident, look: int) -> int:
     finding = next((finding for finding in incident.findings if finding.detector == "slow"), None)
     if finding is None:
         return 0
+    step_seconds = finding.slowness.step_seconds if finding.slowness is not None else 0.0
     if look == 1:
-        return _FIRST_PROFILE_SECONDS
-    steps = _PROFILED_STEPS * finding.slowness.step_seconds if finding.slowness is not None else 0.0
-    return min(max(round(steps), _LEAST_PROFILE_SECONDS), _MOST_PROFILE_SECONDS)
+        known = ceil(_FIRST_STEPS * step_seconds) if step_seconds else _MOST_FIRST_SECONDS
+        return min(max(known, _LEAST_FIRST_SECONDS), _MOST_FIRST_SECONDS)
+    return min(max(round(_PROFILED_STEPS * step_seconds), _LEAST_PROFILE_SECONDS), _MOST_PROFILE_SECONDS)
 
 
 def look_seconds(incident: Incident, look: int) -> float:
