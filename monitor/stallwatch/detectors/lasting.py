@@ -31,6 +31,10 @@ _COSTS_NS = 5 * SECOND_NS
 _SOON_NS = 8 * SECOND_NS
 _WHILES = 3
 _GOES_ON = 0.5  # of the difference, in the last seconds
+# It is over when what is left is surely less than this part of what was found, for as long as it took to find it.
+_LEFT = 0.34
+_SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
+_LEFT_BY_CHANCE = 0.5  # or than this part, where nothing is surely left: where steps vary much a third is within chance
 FIRST_STEPS = 32  # a daemon that came later does not know how the job began
 _EARLIER_LOOKS = 16  # say whether it was so before
 _FEWEST = 2  # to compare: of hosts that run ahead one may step alone for seconds, while the others stand
@@ -67,6 +71,14 @@ def goes_on(looks: Looks, least: Least) -> bool:
     lately = max(LEAST_LOOKS, looks.within(SPAN_NS))
     left, _ = difference(columns_with(looks, least.ranks, lately), least.ranks)
     return left >= _GOES_ON * (least.peers_share - least.share)
+
+
+def is_over(left: float, error: float, found: float, least: float) -> bool:
+    """Given by which share of the time ranks wait less than the others now, by as many looks as it took to find them
+    slow, with its standard error, return whether they are so no more. `found`: what it was then; `least`: less is no
+    slowness."""
+    most, unsure = left + _SURELY * error, _SURELY * error
+    return most < max(_LEFT * found, least) or (left <= unsure and most < _LEFT_BY_CHANCE * found)
 
 
 def is_by_design(looks: Looks, least: Least) -> bool:

@@ -10,7 +10,15 @@ from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.counter_samples import PeerRank
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.lagging import LAG_LOOKS, Lagging, lags_of, who_lags
-from stallwatch.detectors.lasting import LASTS_NS, columns_with, goes_on, has_lasted, is_by_design, is_from_start
+from stallwatch.detectors.lasting import (
+    LASTS_NS,
+    columns_with,
+    goes_on,
+    has_lasted,
+    is_by_design,
+    is_from_start,
+    is_over,
+)
 from stallwatch.detectors.looks import Looks, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
 from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, seconds_without, slow_cost
@@ -36,9 +44,6 @@ _SHOWN = 0.6  # of the time for which it must last
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
 # The needed difference is less than the cost that is told: what is found so is measured before anybody hears of it.
 _SEARCHED = 0.65
-# It is over when what is left is surely less than this part of what was found, for as long as it took to find it.
-_LEFT = 0.34
-_SURELY = 1.5  # standard errors: of short steps a look sees one of five, and twenty seconds of them say little
 # What it costs is measured over so long once it is told, and the first part of that may be of before it began.
 _MEASURED_NS = 60 * SECOND_NS
 _MEASURED_LOOKS = 48  # or over so many: of steps of five seconds a dozen vary by a third of what +30 % costs
@@ -299,7 +304,7 @@ class SlowDetector:
         )
         slowness = slow_cost(watched.looks, every, before.ranks, alive, before.before_seconds, surely)
         left, error = difference(columns, before.ranks)
-        if left + _SURELY * error < max(_LEFT * before.share, self._searched_share / 2):
+        if is_over(left, error, before.share, self._searched_share / 2):
             return None
         if slowness is None:
             return before

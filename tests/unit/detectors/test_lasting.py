@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.counter_samples import CounterSample, PeerRank
-from stallwatch.detectors.lasting import goes_on, has_lasted, is_by_design, is_from_start
+from stallwatch.detectors.lasting import goes_on, has_lasted, is_by_design, is_from_start, is_over
 from stallwatch.detectors.looks import LOOK_NS, Looks, StepLook
 from stallwatch.detectors.waiting import Least
 
@@ -108,3 +108,21 @@ def test_it_is_from_the_start_where_all_looks_show_it_and_they_are_since_the_fir
     assert is_from_start(looked((23, LATE)), 0, least(20)), "three looks say nothing else"
     assert not is_from_start(looked((23, LATE), count=36), 0, least(20)), "those that say so are not kept"
     assert is_from_start(looked((23, LATE), count=35), 0, least(20))
+
+
+@pytest.mark.parametrize(
+    ("left", "error", "over"),
+    [
+        (0.0, 0.01, True),
+        (0.04, 0.01, True),
+        (0.07, 0.01, False),  # a third of it is left, surely
+        (0.04, 0.033, True),  # steps vary much: it is surely less than half, and maybe nothing
+        (0.06, 0.033, False),
+        (0.01, 0.06, False),  # nobody knows
+    ],
+)
+def test_it_is_over_when_surely_little_is_left_or_nothing_surely_and_less_than_half(
+    left: float, error: float, over: bool
+) -> None:
+    """Of +30 % in steps that vary by 30 % the end was seen two minutes late: chance alone leaves a third."""
+    assert is_over(left, error, 0.184, 0.03) == over
