@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from stallwatch.diagnosis.activity.blocking_location import kernel_wait
 from stallwatch.diagnosis.activity.threads import (
     RankLook,
+    ended_meanwhile,
     is_python_thread,
     is_service,
     looks,
@@ -27,9 +28,6 @@ _FOR_REQUESTS: frozenset[Role] = frozenset({"queue", "process_queue", "socket", 
 _SERVERS = ("uvicorn", "hypercorn", "gunicorn", "grpc", "zmq", "tornado", "aiohttp", "asyncio", "socketserver")
 _TRAINS: frozenset[Role] = frozenset({"collective", "backward", "init", "teardown"})
 _WAITS: frozenset[Role] = frozenset({"collective", "gpu_sync"})
-# Between two looks: a keep-alive, or a saver that gathers, comes out of its collectives. Pauses of other looks at it
-# wake a thread as well (six times in 72 s were seen, two of which its look counted).
-_WAKES_OF_ONE_WAIT, _A_SECOND = 4, 0.1
 
 
 def training_entry(ranks: Sequence[RankEvidence]) -> Entry | None:
@@ -103,8 +101,8 @@ def _that_stand(before: RankLook, now: RankLook, main: ThreadStack) -> set[Entry
         if old is None or old.frames != thread.frames or not _roles(thread) & _WAITS:
             continue
         first, last = (thread_look(look.process, one, main=False) for look, one in ((before, old), (now, thread)))
-        woke = (last.wakes or 0) - (first.wakes or 0) - first.own_wakes
-        if woke <= _WAKES_OF_ONE_WAIT + _A_SECOND * seconds and (entry := entry_of(thread)):
+        # A keep-alive, or a saver that gathers, comes out of its collectives.
+        if not ended_meanwhile(first, last, seconds) and (entry := entry_of(thread)):
             entries.add(entry)
     return entries
 

@@ -233,6 +233,34 @@ def test_a_wait_that_ended_and_began_anew_between_two_looks_ends_by_itself(
     assert read_activity(told).progress.ends_by_itself == kind
 
 
+@pytest.mark.parametrize(
+    ("before", "wakes", "kind"),
+    [
+        ("acquire@JOB:4", (708, 731), "timeout"),  # three others have the lock three seconds each
+        ("acquire@JOB:4", (662, 664), None),  # our own look paused it
+        ("acquire@JOB:4", (708, 714), None),  # as others' looks do now and then
+        ("acquire@JOB:4", (None, None), None),
+        ("acquire@JOB:9", (708, 731), None),  # it came to the lock meanwhile
+    ],
+)
+def test_without_a_hook_a_lock_that_was_given_between_two_looks_is_told_by_how_often_its_thread_slept(
+    before: str, wakes: tuple[int | None, int | None], kind: str | None
+) -> None:
+    waits = [thread(stack(frame, MODULE)) for frame in (before, "acquire@JOB:4")]
+    told = rank(
+        stacks=tuple(stacks(one, look=look) for look, one in enumerate(waits, 1)),
+        processes=tuple(
+            process(
+                "S", look=look, at_seconds=19 * look,
+                threads=(ThreadState(PID, "python", "S", 0, "futex_do_wait", wakes=count, own_wakes=2),),
+            )
+            for look, count in enumerate(wakes, 1)
+        ),
+        sources=(SourceLine(waits[1].frames[0].filename, 4, "with lock:"),),
+    )  # fmt: skip
+    assert read_activity(told).progress.ends_by_itself == kind
+
+
 @pytest.mark.parametrize("wchan", ["request_wait_answer", "folio_wait_bit_common", "nfs_wait_bit_killable"])
 def test_a_page_of_a_mapped_file_is_storage_though_the_gil_is_held_meanwhile(wchan: str) -> None:
     still = (heartbeat(2, pulse_count=9, pulse_ns=10**9), heartbeat(2, pulse_count=9, pulse_ns=10**9))
