@@ -163,7 +163,8 @@ class LookCapture:
     def _user_files(self, ranks: Sequence[RankCapture]) -> None:
         """One reader a user: it becomes that user once and for all."""
         wanted = ((rank.sample, rank.gone, rank.folder, rank.lines()) for rank in ranks if not rank.refused)
-        readers = user_files.readers([user_files.Subject(*one) for one in wanted], self._files_seconds)
+        subjects, look = [user_files.Subject(*one) for one in wanted], [rank.sample for rank in self.ranks]
+        readers = user_files.readers(subjects, self._files_seconds, look)
         _join(self._start("user_files", readers), self._files_seconds)
 
     @property
@@ -198,7 +199,8 @@ def main(arguments: list[str]) -> None:
     unknown = [pid for pid, ticks in order.ranks if (pid, ticks) not in known]
     told = LookBefore(sending.told) if order.look > 1 else LookBefore()
     order = replace(order, at_ns=min(order.at_ns, time.monotonic_ns() + _LATEST_NS))
-    look = LookCapture(targets, LookContext(order, sending, Held(order.held), told), unknown)
+    place = LookContext(order, sending, Held(order.held), told, partial(read_known, order.known))
+    look = LookCapture(targets, place, unknown)
 
     def stop(number: int, frame: object) -> None:
         look.abandon()

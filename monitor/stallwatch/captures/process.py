@@ -154,7 +154,7 @@ def ended(sample: RankSample, look: int) -> ProcessLook:
         exit_source=end.source if end else "unknown",
         out_of_memory=end.out_of_memory if end else None,
         at_ns=time.monotonic_ns(),
-        ended_ns=end.at_ns if end else time.monotonic_ns(),
+        ended_ns=end.at_ns if end else None,  # by when it was gone is not when it went: that orders deaths
     )
 
 

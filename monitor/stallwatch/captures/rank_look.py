@@ -28,8 +28,12 @@ from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node import untrusted
 from stallwatch.node.heartbeat_file import LayoutError, read_heartbeat
+from stallwatch.node.known_ranks import RankId
 from stallwatch.node.procfs import Stat
 
+# A process may have ended since its reader of ranks last said how things are: that reader hears of it by pidfd, and
+# tells how and when as soon as it has its turn on a crowded machine.
+_TOLD_SECONDS, _TOLD_AGAIN_SECONDS = 1.0, 0.05
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 
 
@@ -40,6 +44,7 @@ class LookContext(NamedTuple):
     sending: Sending
     held: Held
     told: LookBefore = LookBefore()
+    known: Callable[[], Mapping[RankId, RankSample]] | None = None  # ranks as their reader last saw them
 
 
 class RankCapture:
@@ -52,6 +57,7 @@ class RankCapture:
         self.look = order.look
         self.folder = Folder(place.sending, sample.rank, order.look)
         self._told = place.told
+        self._known = place.known
         self._section = order.capture
         self._kind = KINDS[order.kind]
         self.stacks = StackCapture(sample, self.folder, order.capture, place.held)
@@ -87,10 +93,21 @@ class RankCapture:
                 self.folder.note("process", asked_ns, False, str(error))
                 return
         if self.gone:
-            state = process.ended(self.sample, self.look)
+            state = process.ended(self._with_end(), self.look)
         self._process = state
         self.folder.write_json("process.json", state)
         self.folder.note("process", asked_ns, True, "it has ended" if self.gone else "")
+
+    def _with_end(self) -> RankSample:
+        """The sample of a process that is gone, with how it ended as soon as its reader of ranks has said so."""
+        key, until = (self.sample.pid, self.sample.start_ticks), time.monotonic() + _TOLD_SECONDS
+        while self.sample.end is None and self._known is not None and time.monotonic() < until:
+            seen = self._known().get(key, self.sample)
+            if seen.end is not None:
+                self.sample = seen
+            else:
+                time.sleep(_TOLD_AGAIN_SECONDS)
+        return self.sample
 
     def look_around(self) -> None:
         """What limits it, and what of its bytes is ours; apart, for who tells that may take long to start, and a

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stallwatch.captures.as_user import UserFilesRequest, Wanted, read_as_user
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.model.evidence import SHARED_LOG
-from stallwatch.model.snapshot import RankSample
+from stallwatch.model.snapshot import Outputs, RankSample
 from stallwatch.node.procfs import ProcessDirectory
 
 User = tuple[int, int, tuple[int, ...]]  # uid, gid, groups
@@ -25,14 +25,15 @@ class Subject(NamedTuple):
     lines: list[tuple[str, int]]  # source lines that its stacks name
 
 
-def readers(subjects: Iterable[Subject], seconds: float) -> list[Callable[[], None]]:
-    """Return one function a user, each of which reads and writes for all ranks of that user."""
+def readers(subjects: Iterable[Subject], seconds: float, look: Sequence[RankSample] = ()) -> list[Callable[[], None]]:
+    """Return one function a user, each of which reads and writes for all ranks of that user. `look`: all ranks that are
+    looked at, of whose files others may be read at another time."""
     by_user: dict[User, list[Subject]] = {}
     for subject in subjects:
         user = _user_of(subject)
         if user is not None:
             by_user.setdefault(user, []).append(subject)
-    return [partial(_read, user, of_user, seconds) for user, of_user in by_user.items()]
+    return [partial(_read, user, of_user, seconds, look) for user, of_user in by_user.items()]
 
 
 def _user_of(subject: Subject) -> User | None:
@@ -47,7 +48,7 @@ def _user_of(subject: Subject) -> User | None:
     return status.uids[0], status.gids[0], status.groups
 
 
-def _read(user: User, subjects: Sequence[Subject], seconds: float) -> None:
+def _read(user: User, subjects: Sequence[Subject], seconds: float, look: Sequence[RankSample]) -> None:
     asked_ns = time.monotonic_ns()
     wanted = tuple(
         Wanted(
@@ -69,12 +70,26 @@ def _read(user: User, subjects: Sequence[Subject], seconds: float) -> None:
         return
     folders = {subject.sample.rank: subject.folder for subject in subjects}
     writers = Counter(file for one in found for file in one.log_files)
+    outputs = {sample.rank: sample.outputs for sample in (*look, *(subject.sample for subject in subjects))}
+    unread = outputs.keys() - {one.rank for one in found if one.log_files}
     for one in found:
         folder = folders[one.rank]
         if one.log is not None:
             folder.write("log.txt", "".join(f"{line}\n" for line in one.log).encode(), of_look=False)
-        shared = SHARED_LOG if any(writers[file] > 1 for file in one.log_files) else ""
+        several = any(writers[file] > 1 for file in one.log_files)
+        beside = several or _writes_with(outputs[one.rank], [outputs[rank] for rank in unread - {one.rank}])
+        shared = SHARED_LOG if beside else ""
         folder.note("log", asked_ns, one.log is not None, one.log_problem or shared)
         if one.sources:
             folder.write_json("sources.json", one.sources)
         folder.note("sources", asked_ns, not one.sources_problem, one.sources_problem)
+
+
+def _writes_with(own: Outputs | None, others: Iterable[Outputs | None]) -> bool:
+    """Whether a rank wrote, as was noted while it lived, where others did whose files could not be read or asked for
+    beside its own: of those that die as they are looked at nothing is open any more. The lines of all would be this
+    one's, and who was killed first would have written that a peer had gone."""
+    return own is not None and any(
+        other is not None and other.mount_namespace == own.mount_namespace and set(other.paths) & set(own.paths)
+        for other in others
+    )

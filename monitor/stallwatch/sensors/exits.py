@@ -10,6 +10,7 @@ from signal import SIGKILL
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import path_of
+from stallwatch.model.process import ENDED
 from stallwatch.model.snapshot import Heartbeat, Outputs, ProcessEnd
 from stallwatch.node import untrusted
 from stallwatch.node.aside import OneCallAtATime
@@ -90,7 +91,8 @@ def _kernel(watch: ProcessWatch, pidfd: int | None) -> tuple[int | None, int | N
     try:
         stat = watch.directory.stat()
         # Without ptrace access the kernel writes 0, which would read as a clean exit.
-        if stat.state == "Z" and (stat.exit_status or watch.may_inspect()):
+        # "X": its parent is about to have reaped it. The kernel tells how it ended by its pidfd a moment later.
+        if stat.state in ENDED and (stat.exit_status or watch.may_inspect()):
             return *wait_status(stat.exit_status), "zombie"
     except (OSError, ValueError):
         pass  # reaped between the wake-up and the read

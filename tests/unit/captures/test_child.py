@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,8 @@ from stallwatch.captures.spec import CaptureOrder, CaptureState
 from stallwatch.config_sections import CaptureSection
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Known, Unavailable
-from stallwatch.model.snapshot import RankSample
+from stallwatch.model.snapshot import ProcessEnd, RankSample
+from stallwatch.node.known_ranks import RankId
 from stallwatch.node.procfs import ProcessDirectory
 from tests.builders.node import process
 from tests.unit.captures.kept import kept
@@ -36,9 +38,11 @@ def _order(profile_seconds: int = 0, look: int = 1, call_sites: int = 0) -> Capt
     )
 
 
-def looked_at(rank: RankSample, bundle: Path) -> RankCapture:
+def looked_at(
+    rank: RankSample, bundle: Path, known: Callable[[], dict[RankId, RankSample]] | None = None
+) -> RankCapture:
     with kept(bundle, rank.rank) as sending, open(os.devnull, "wb") as nothing:
-        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno())))
+        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno()), known=known))
         look.look_at_process()
         look.take_stacks()
     return look
@@ -49,6 +53,17 @@ def test_a_process_that_was_seen_and_is_not_there_has_ended(tmp_path: Path) -> N
     look = looked_at(msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=seen), tmp_path)
     assert look.gone
     assert (look.is_complete(), look.missing()) == (True, [])
+
+
+def test_how_a_process_ended_that_went_just_before_the_look_is_told_once_its_reader_has_seen_it(tmp_path: Path) -> None:
+    """Else of those that die of a first death, as they are looked at, nobody knows how or when."""
+    seen = msgspec.structs.replace(sample(0), pid=NO_SUCH_PID, process=Known(process(0), 0))
+    ended = msgspec.structs.replace(seen, end=ProcessEnd(77, None, 9, "zombie"))
+    key = (seen.pid, seen.start_ticks)
+    answers = iter([{}, {key: seen}, {key: ended}])
+    looked_at(seen, tmp_path, lambda: next(answers))
+    found = msgspec.json.decode((tmp_path / "ranks/0/process.json").read_bytes(), type=ProcessLook)
+    assert (found.exit_signal, found.ended_ns) == (9, 77)
 
 
 def test_a_process_that_never_could_be_seen_is_not_called_gone(tmp_path: Path) -> None:
@@ -76,7 +91,7 @@ def test_readers_of_logs_and_sources_get_longer_once_a_job_stands(
 ) -> None:
     given: list[float] = []
 
-    def no_readers(_: object, most: float) -> list[object]:
+    def no_readers(_: object, most: float, __: object) -> list[object]:
         given.append(most)
         return []
 

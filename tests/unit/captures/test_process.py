@@ -87,7 +87,7 @@ def test_pid_that_belongs_to_another_process_now_is_refused(tmp_path: Path) -> N
 def test_end_is_told_as_far_as_it_is_known(end: ProcessEnd | None, source: str, signal: int | None) -> None:
     look = ended(unread_rank(0, 50, start_ticks=1000, end=end), 2)
     assert (look.state, look.exit_source, look.exit_signal, look.look) == ("X", source, signal, 2)
-    assert look.ended_ns is not None
+    assert look.ended_ns == (9 if end else None), "by when it was seen to be gone is not when it went"
 
 
 def until_now(before: ProcessLook) -> OwnBytes:

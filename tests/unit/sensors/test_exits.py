@@ -16,7 +16,7 @@ from stallwatch.sensors import exits
 from stallwatch.sensors.exits import Traces, explain, note_traces
 from stallwatch.sensors.processes import ProcessWatch
 from tests.builders.records import decoded, record_bytes
-from tests.unit.sensors.fake_proc import FakeProc
+from tests.unit.sensors.fake_proc import FakeProc, stat_line
 
 NO_TRACES = Traces("", "", None)
 
@@ -62,6 +62,15 @@ def test_zombie_tells_its_code(failed: Ended) -> None:
 def test_zombie_tells_its_signal(killed: Ended) -> None:
     end = explain(killed.watch, killed.pidfd, NO_TRACES, None, 77)
     assert (end.exit_code, end.exit_signal, end.source) == (None, 9, "zombie")
+
+
+def test_who_is_being_reaped_at_this_moment_tells_how_it_ended_as_a_zombie_does(tmp_path: Path) -> None:
+    """State X (proc(5)); its pidfd tells only once that is done."""
+    proc = FakeProc(tmp_path)
+    proc.add(50, uid=os.geteuid())
+    watch = ProcessWatch(50, str(proc))
+    (tmp_path / "50" / "stat").write_text(stat_line(50, state="X", exit_status=9))
+    assert explain(watch, None, NO_TRACES, None, 77).exit_signal == 9
 
 
 def test_pidfd_tells_the_code_of_a_process_that_was_reaped(failed: Ended) -> None:
