@@ -21,8 +21,10 @@ from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.signals import ENDING, named_signal
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
-# Lower is nearer to a first cause. torch's watchdog aborts (6), agents terminate (15) the ranks that are left.
-_KILLED, _FAILED, _ABORTED, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
+# Lower is nearer to a first cause. _SILENT: so ends who dies of a peer, too (exit code 1; an abort by torch's watchdog
+# or std::terminate), or it is not known how; of several of these the first is the cause. Agents terminate (15) those
+# that are left.
+_KILLED, _FAILED, _SILENT, _ENDED, _TERMINATED, _CONSEQUENCE = range(6)
 # What torch and Python raise where a peer has gone, among other things. The hook tells no more where no log was read.
 _OF_PEERS_TOO = frozenset(
     ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError",
@@ -51,9 +53,10 @@ def claim(analysis: Analysis) -> Saying:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
     if (alike := _ended_alike(analysis, ends)) is not None:
         return alike
-    if codes == {None} and _went_at_once(analysis, ends):
+    if None in codes and codes <= {None, SIGKILL} and _went_at_once(analysis, ends):
+        seen = "any" if codes == {None} else "each"
         return Rejected(
-            "rank_exited", f"{named(gone)} were gone within milliseconds, and nobody saw how any of them ended"
+            "rank_exited", f"{named(gone)} were gone within milliseconds, and nobody saw how {seen} of them ended"
         )
     classes, left = _classes(analysis, ends)
     classes |= dict.fromkeys(left, _CONSEQUENCE)
@@ -63,14 +66,15 @@ def claim(analysis: Analysis) -> Saying:
     first = min(classes.values())
     mismatch = analysis.logged_mismatch
     differ = set(mismatch.group.heard) & set(gone) if mismatch is not None else analysis.case.logs.of_kind(_REFUSED)
-    if first >= _ABORTED and differ:
+    if first >= _SILENT and differ:
         return Rejected("rank_exited", f"{named(gone)} ended of calls that differ, as the logs tell")
     if first == _CONSEQUENCE and at_start:
         return Rejected("rank_exited", f"{named(at_start)} ended where others were waited for at the job's start")
     if first == _CONSEQUENCE and not _is_last_cause(analysis, gone):
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     failed = [rank for rank, kind in classes.items() if kind == first]
-    culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends)
+    apart_ns = AT_ONCE_NS if first == _SILENT else 0
+    culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends, apart_ns)
     if (unnamed := _unnamed(analysis, ends, culprits, first)) is not None:
         return unnamed
     facts = [Fact(_sentence(rank, ends[rank]), _seen_by(ends[rank])) for rank in culprits]
@@ -89,17 +93,18 @@ def claim(analysis: Analysis) -> Saying:
 
 def _went_at_once(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bool:
     """Whether all ranks went within what two ends may be seen apart, and none has said why: so does a job that is
-    over."""
+    over, or that somebody killed as a whole."""
     times = [end.ended_ns for end in ends.values() if end is not None and end.ended_ns is not None]
     if len(times) < 2 or len(times) < len({*analysis.case.observed, *analysis.case.world}):
         return False
     silent = not any(analysis.case.activity(rank).exceptions.text for rank in ends)
+    silent &= not any(end is not None and end.out_of_memory for end in ends.values())
     return silent and not analysis.hangs and max(times) - min(times) <= AT_ONCE_NS
 
 
 def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], kind: int) -> Saying:
     """Ranks that ended as victims do: who was the first nothing tells, or how those fared who were not seen since."""
-    if any(analysis.case.activity(rank).exceptions.text for rank in culprits):
+    if any(_own_words(analysis, rank) for rank in culprits):
         return None
     lives = set(analysis.case.observed) - {*ends}
     unseen = unseen_since(analysis.case, ends)
@@ -112,7 +117,7 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
     if (unseen or (others and nobody_lives)) and all(may):
         how = _sentence_of(culprits, ends)
         told = f"{how}, as a victim does, too, and nobody saw how {named(others)} fared; begin with their logs"
-    elif not lives and len(culprits) > 1 and kind <= _ABORTED and all(_may_be_victim(ends[rank]) for rank in culprits):
+    elif len(culprits) > 1 and kind == _SILENT:
         how = _sentence_of(culprits, ends)
         told = f"{how}, as victims do, too, and nothing tells whose end came first; read their logs"
     else:
@@ -199,7 +204,8 @@ def _confidence(analysis: Analysis, gone: dict[int, RankActivity], culprits: lis
     if kind == _KILLED:
         return "certain"
     others_live = all(activity.known for rank, activity in analysis.case.activities.items() if rank not in gone)
-    if len(gone) == 1 and others_live and not analysis.case.unobserved and kind in (_FAILED, _ENDED):
+    aborted = any(analysis.case.activity(rank).end.exit_signal == SIGABRT for rank in culprits)
+    if len(gone) == 1 and others_live and not analysis.case.unobserved and kind <= _ENDED and not aborted:
         return "certain"
     told = all(analysis.case.activity(rank).exceptions.text for rank in culprits)
     if kind == _FAILED and told and not analysis.case.unobserved:
@@ -217,36 +223,70 @@ def _class(analysis: Analysis, activity: RankActivity, end: ProcessLook | None) 
     signal = signal_of(end) if end is not None else None
     if signal is not None and signal != SIGABRT and signal not in ENDING:
         return _KILLED
-    if activity.exceptions.text is not None:
+    if _own_words(analysis, activity.rank):
         return _FAILED
-    if signal == SIGABRT:
-        return _ABORTED
-    if signal is not None:
+    if signal in ENDING:
         return _TERMINATED
-    return _ENDED if end is None or not end.exit_code else _FAILED
+    if _may_be_victim(end):
+        return _SILENT
+    return _FAILED if end is not None and end.exit_code else _ENDED
 
 
 def _classes(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> tuple[dict[int, int], list[int]]:
     """Of what each rank died, by itself; and who ended only after a victim had."""
     classes = {rank: _class(analysis, analysis.case.activity(rank), end) for rank, end in ends.items()}
-    perhaps = {r: _may_be_of_a_peer(analysis, r, ends[r]) for r, kind in classes.items() if kind == _FAILED}
-    if not all(perhaps.values()):
-        classes |= dict.fromkeys((rank for rank, may in perhaps.items() if may), _CONSEQUENCE)
+    classes |= dict.fromkeys(_killed_later(analysis, classes, ends), _TERMINATED)
+    if set(classes.values()) == {_CONSEQUENCE}:
+        classes |= dict.fromkeys(_killed_first(analysis, ends), _KILLED)
     return classes, _outlived_victims(analysis, classes, ends)
 
 
-def _may_be_of_a_peer(analysis: Analysis, rank: int, end: ProcessLook | None) -> bool:
-    """Whether it ended as a victim does, and said no more than an exception's name, which a peer's end raises, too."""
+def _own_words(analysis: Analysis, rank: int) -> bool:
+    """Whether it raised something, and more is known of it than an exception's name, which a peer's end raises, too."""
     text = analysis.case.activity(rank).exceptions.text
-    return _may_be_victim(end) and (text is None or text in _OF_PEERS_TOO)
+    return text is not None and text not in _OF_PEERS_TOO
+
+
+def _killed_later(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
+    """Ranks that somebody killed after another one had ended: some launchers clear away so. Who failed by itself did
+    before, unless the clock of their node tells otherwise; who ended as victims do, if that was clearly before: who
+    gets no processor time closes its connections, of which others die, and is seen to be gone later."""
+    times, host = _times(ends), {rank: analysis.case.activity(rank).host for rank in ends}
+    swept = {rank for rank, kind in classes.items() if kind == _KILLED and _is_swept(ends[rank])}
+    failed = {rank for rank, kind in classes.items() if kind <= _FAILED} - swept
+    silent = {rank for rank, kind in classes.items() if kind == _SILENT}
+
+    def before(one: int, other: int) -> int | None:
+        """By how much; None where no clock tells."""
+        return times[other] - times[one] if {one, other} <= times.keys() and host[one] == host[other] else None
+
+    return [
+        rank
+        for rank in swept
+        if any((ahead := before(rank, other)) is None or ahead <= 0 for other in failed)
+        or any((behind := before(other, rank)) is not None and behind > CLEARLY_LATER_NS for other in silent)
+    ]
+
+
+def _killed_first(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> list[int]:
+    """Who was killed before any other ended, where all speak of a peer that went away: nobody is killed by that. Of one
+    log of several the lines may be another's."""
+    first = _earliest(analysis, list(ends), ends, AT_ONCE_NS)
+    end = ends[first[0]]
+    unseen = unseen_since(analysis.case, ends) or analysis.case.unobserved
+    return first if len(first) == 1 and end is not None and signal_of(end) == SIGKILL and not unseen else []
+
+
+def _times(ends: dict[int, ProcessLook | None]) -> dict[int, int]:
+    """When each ended, on its node's clock, of those of which it is known."""
+    return {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
 
 
 def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
     """Ranks of whose end nothing is known but that it came after that of a victim, on one node's clock: that victim
     missed the answer of one who still lived, and what ended then was cleared away. Launchers do that by SIGTERM, and
     look at their ranks ten times a second (torchrun)."""
-    times = {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
-    host = {rank: analysis.case.activity(rank).host for rank in times}
+    times, host = _times(ends), {rank: analysis.case.activity(rank).host for rank in ends}
     first: dict[str | None, int] = {}
     for rank, at_ns in times.items():
         if classes[rank] == _CONSEQUENCE:
@@ -254,7 +294,7 @@ def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[in
     return [
         rank
         for rank, at_ns in times.items()
-        if classes[rank] in (_ENDED, _TERMINATED)
+        if (classes[rank] in (_ENDED, _TERMINATED) or (classes[rank] == _SILENT and not _is_known(ends[rank])))
         and host[rank] in first
         and at_ns > first[host[rank]] + (AT_ONCE_NS if classes[rank] == _TERMINATED else CLEARLY_LATER_NS)
     ]
@@ -266,14 +306,16 @@ def _alike(analysis: Analysis, ranks: list[int]) -> bool:
     return len(ranks) > 1 and len(raised) == 1 and raised != {""}
 
 
-def _earliest(analysis: Analysis, ranks: list[int], ends: dict[int, ProcessLook | None]) -> list[int]:
-    """The first to end, where one node's clock orders them."""
-    times = {rank: end.ended_ns for rank in ranks if (end := ends[rank]) is not None and end.ended_ns is not None}
+def _earliest(
+    analysis: Analysis, ranks: list[int], ends: dict[int, ProcessLook | None], apart_ns: int = 0
+) -> list[int]:
+    """The first to end, where one node's clock orders them; with those that ended within `apart_ns` after it."""
+    times = _times({rank: ends[rank] for rank in ranks})
     hosts = {analysis.case.activity(rank).host for rank in ranks}
     if len(times) < len(ranks) or len(hosts) > 1 or len(ranks) < 2:
         return sorted(ranks)
     first = min(times.values())
-    return sorted(rank for rank, at in times.items() if at == first)
+    return sorted(rank for rank, at in times.items() if at <= first + apart_ns)
 
 
 def _sentence(rank: int, end: ProcessLook | None) -> str:

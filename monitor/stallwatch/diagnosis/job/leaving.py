@@ -271,7 +271,7 @@ def _raised(case: Case, ends: dict[int, ProcessLook | None], signals: set[int | 
 def _one_was_not_seen(told: dict[int, ProcessLook], ends: dict[int, ProcessLook | None]) -> bool:
     """Most are known to have been killed, and who is gone unseen did not go first: nobody died of it."""
     times = {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
-    unseen = [times[rank] for rank in ends if rank not in told]
+    unseen = [times.get(rank, 0) for rank in ends if rank not in told]  # when nobody knows: it may have been first
     first = min(times[rank] for rank in told)
     return len(unseen) < len(told) and min(unseen) >= first - AT_ONCE_NS
 

@@ -233,13 +233,11 @@ RAISED = ("Traceback (most recent call last):", '  File "/srv/job/train.py", lin
     ("dead", "confidence"),
     [
         ([Rank(3, STEPS, exit_code=1, state="Z")], "certain"),
-        ([Rank(2, STEPS, exit_code=1, state="Z"), Rank(3, STEPS, exit_code=1, state="Z")], "possible"),
         ([Rank(3, STEPS, exit_code=1, state="Z", log=RAISED)], "certain"),
         ([Rank(r, STEPS, exit_code=1, state="Z", log=RAISED) for r in (2, 3)], "likely"),
     ],
     ids=[
         "alone",
-        "one of two, of which no log tells",
         "alone, with its own exception",
         "two with exceptions of their own",
     ],
@@ -249,6 +247,17 @@ def test_an_exit_code_alone_is_certain_of_one_rank_only(dead: list[Rank], confid
     verdict = judge(evidence(*live, *dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", tuple(rank.rank for rank in dead))
     assert verdict.confidence == confidence
+
+
+@pytest.mark.parametrize(("apart_ns", "culprits"), [(None, ()), (0, ()), (SECOND_NS // 10, (2,))])
+def test_of_two_that_ended_as_victims_do_and_of_which_no_log_tells_the_first_is_named(
+    apart_ns: int | None, culprits: tuple[int, ...]
+) -> None:
+    live = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), frames=SLEEPS) for r in (0, 1)]
+    times = (None, None) if apart_ns is None else (SECOND_NS, SECOND_NS + apart_ns)
+    dead = [Rank(r, STEPS, exit_code=1, state="Z", ended_ns=at) for r, at in zip((2, 3), times, strict=True)]
+    verdict = judge(evidence(*live, *dead)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", culprits, "possible")
 
 
 def unseen(rank: int) -> Rank:
