@@ -15,7 +15,7 @@ from stallwatch.errors import StallwatchError
 from stallwatch.fleet.company_seat import CompanySeen
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
-from stallwatch.fleet.place import Board, Key, Life, MeetingPlace, Turn, since_boot_ns
+from stallwatch.fleet.place import KEPT_SECONDS, Board, Key, Life, MeetingPlace, Turn, since_boot_ns
 from stallwatch.fleet.roster import RosterSeen
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON
@@ -73,6 +73,7 @@ class _Told(msgspec.Struct, frozen=True):
     outputs: dict[str, _Delivered] = {}
     incident_id: str = ""
     waits_on: str = ""
+    seconds: float = 0.0
 
 
 _TOLD = msgspec.msgpack.Decoder(_Told)
@@ -183,4 +184,5 @@ def _decoded(body: bytes) -> Told | None:
         name: OutputTold(tuple(_STEPS[step] for step in one.steps if step in _STEPS), one.verdict, one.thread)
         for name, one in told.outputs.items()
     }
-    return Told(outputs, told.incident_id, told.waits_on)
+    seconds = min(told.seconds, KEPT_SECONDS) if told.seconds >= 0 else 0.0
+    return Told(outputs, told.incident_id, told.waits_on, seconds)

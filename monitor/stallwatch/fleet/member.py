@@ -7,6 +7,8 @@ with what it had merged; else a node that finds a rank of its own at fault, and 
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from stallwatch.clock import SECOND_NS
 from stallwatch.encoding import json_of
 from stallwatch.fleet.exchange import Seen, Wish
@@ -359,8 +361,10 @@ class Member:
                 outputs[name] = OutputTold(
                     tuple(dict.fromkeys((*before.steps, *own.steps))), own.verdict, own.thread or before.thread
                 )
-        news = Told(outputs, (self._told or local.told).incident_id, (self._told or local.told).waits_on)
-        return news if outputs != known and (news != self._unnoted or self._generation) else None
+        known_as = self._told or local.told
+        news = Told(outputs, known_as.incident_id, known_as.waits_on, local.told.seconds or known_as.seconds)
+        unnoted = replace(self._unnoted, seconds=news.seconds) if self._unnoted is not None else None
+        return news if outputs != known and (news != unnoted or self._generation) else None
 
     def _said_last(self, local: Local) -> bool:
         """The end of what was told is told too."""

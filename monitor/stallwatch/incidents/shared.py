@@ -2,13 +2,15 @@
 
 from msgspec.structs import replace
 
+from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.afterwards import afterwards
+from stallwatch.incidents.delivery_steps import verdict_key
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
 from stallwatch.incidents.looking import named, noted, state_by
 from stallwatch.incidents.messages import Action, FleetSaid
-from stallwatch.model.incident import NO_RANKS, Incident, IncidentState, Together
+from stallwatch.model.incident import NO_RANKS, SEVERITIES, Incident, IncidentState, Together, is_last
 
 
 def begin_together(family: Family, facts: JobFacts | None, config: Config) -> Together | None:
@@ -48,11 +50,27 @@ def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions
     """Take in where this node stands, and the job's verdict."""
     incident = said_of(life.incident, event, wall_ns, actions)
     before, judged = incident, _judged_together(incident, event, wall_ns, actions)
-    if judged is before or judged.verdict is None:
-        return replace(life, incident=judged)
-    same = _gist(before) == _gist(judged)
-    since_ns = judged.verdict_since_ns if same and judged.verdict_since_ns is not None else at_ns
-    return replace(life, incident=replace(judged, state=state_by(life, judged.verdict), verdict_since_ns=since_ns))
+    if judged is not before and judged.verdict is not None:
+        same = _gist(before) == _gist(judged)
+        since_ns = judged.verdict_since_ns if same and judged.verdict_since_ns is not None else at_ns
+        judged = replace(judged, state=state_by(life, judged.verdict), verdict_since_ns=since_ns)
+    return replace(life, incident=_as_told(judged, at_ns, wall_ns, actions))
+
+
+def _as_told(incident: Incident, at_ns: int, wall_ns: int, actions: list[Action]) -> Incident:
+    """The incident as people were told of it, by whichever node, where they were told this verdict: for how long it has
+    been the same, and how urgent it is. A node that hears of it later, and takes over who told, goes on with that."""
+    told = incident.together.told if incident.together is not None else None
+    key = verdict_key(incident)
+    if told is None or is_last(told) or not any(one.verdict == key for one in told.outputs.values()):
+        return incident
+    since_ns, known_ns = at_ns - int(told.seconds * SECOND_NS), incident.verdict_since_ns
+    if known_ns is not None and since_ns < known_ns:
+        incident = replace(incident, verdict_since_ns=since_ns)
+    if incident.muted or SEVERITIES.index(told.severity) <= SEVERITIES.index(incident.severity):
+        return incident
+    what = f"another node has told it as {told.severity}"
+    return noted(replace(incident, severity=told.severity, withheld="none"), what, wall_ns, actions)
 
 
 def _judged_together(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:

@@ -241,7 +241,9 @@ class Fleet:
         if incident.severity != "none" and incident.together is not None and incident.together.speaks:
             word.known_as = word.known_as or incident.shared_id
         if told.outputs:
-            told = replace(told, incident_id=word.known_as or incident.shared_id, waits_on=incident.waits_on)
+            seconds = (at_ns - (incident.verdict_since_ns or at_ns)) / SECOND_NS
+            known_as = word.known_as or incident.shared_id
+            told = replace(told, incident_id=known_as, waits_on=incident.waits_on, seconds=seconds)
         return Local(
             incident_id=incident.incident_id,
             job=shared_name(incident.job),

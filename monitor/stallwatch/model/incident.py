@@ -49,6 +49,13 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: dict[str, OutputTold] = {}
     incident_id: str = ""  # by which people know it: it stays the same, whoever tells of it then
     waits_on: str = ""  # as Incident.waits_on
+    seconds: float = 0.0  # for which the verdict that was told had been the same, when this was noted
+
+    @property
+    def severity(self) -> Severity:
+        """The most urgent that people were told it is."""
+        steps = {step for one in self.outputs.values() for step in one.steps}
+        return "critical" if "escalated" in steps else "warning" if "told" in steps else "none"
 
 
 def is_last(told: Told) -> bool:

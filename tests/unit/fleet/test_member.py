@@ -83,6 +83,16 @@ def test_a_leader_that_dies_after_it_has_told_is_not_repeated_and_another_tells_
     assert sent[-1].node != first.node
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_who_takes_over_a_telling_does_not_begin_its_minute_to_critical_anew(dies: bool) -> None:
+    """Node 2, with a key of its own, tells alone; when it has the others' one of these tells on, 16 s later."""
+    story = Story(culprit=5, keys={2: 1}, mended_at=25.0, resolved_at=170.0, dies={2: 45.0} if dies else {})
+    sent = sent_in(story)
+    first, urgent = sent[0], next(one for one in sent if one.step == "escalated")
+    assert (first.node, urgent.node) == (2, 0)
+    assert urgent.at < first.at + 60
+
+
 @pytest.mark.parametrize("before", [0.5, 2.0, 5.0])
 def test_a_leader_that_stands_between_its_claim_and_its_message_says_nothing_when_it_goes_on(before: float) -> None:
     """It has not heard from the meeting place for a minute, and has not asked: another has told meanwhile."""

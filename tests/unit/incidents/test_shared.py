@@ -149,3 +149,42 @@ def test_by_what_messages_are_put_together_stays_as_it_was_when_people_were_told
     assert say(made, Together(True, "", "train-1", 2), at("nfs4 filer:/other")).waits_on == "nfs4 filer:/vol"
     told = Told({"slack": OutputTold(("told",))}, waits_on="nfs4 filer:/first")
     assert say(made, Together(True, "", "train-1", 2, told=told)).waits_on == "nfs4 filer:/first"
+
+
+def _stands(made: Story, until: float) -> Incident:
+    while made.second < until:
+        made.at(made.second + 1, stall("confirmed"), jobs=[ON_TWO_NODES])
+    return current(made)
+
+
+TOLD = Told({"slack": OutputTold(("told",), "not_entered 6")}, "train-1", seconds=20.0)
+
+
+def test_who_takes_over_goes_on_with_the_minute_of_who_told_first() -> None:
+    """It may have heard of it long after: the meeting place was away, or it had another key. A new culprit begins the
+    minute anew on every node."""
+    made = story()
+    judge(made, report("undecided", ()))
+    heard = made.second
+    say(made, Together(False, "node3 tells of it", "train-1", 2, told=TOLD), report("not_entered", (6,)))
+    _stands(made, heard + 30)
+    say(made, Together(True, "", "train-1", 1, told=TOLD), report("not_entered", (6,)))
+    assert _stands(made, heard + 38).severity == "warning"
+    assert _stands(made, heard + 42).severity == "critical"
+    other = story()
+    judge(other, report("undecided", ()))
+    say(other, Together(True, "", "train-1", 2, told=TOLD), report("not_entered", (5,)))
+    assert _stands(other, other.second + 58).severity == "warning"
+
+
+def test_one_incident_is_as_urgent_on_each_node_as_people_were_told() -> None:
+    made = story()
+    judge(made, report("undecided", ()))
+    escalated = Told({"slack": OutputTold(("told", "escalated"), "not_entered 6")}, "train-1")
+    one = say(made, Together(False, "node3 tells of it", "train-1", 2, told=escalated), report("not_entered", (6,)))
+    assert one.severity == "critical"
+    assert one.events[-1].what == "another node has told it as critical"
+    over = Told({"slack": OutputTold(("told", "escalated", "resolved"), "not_entered 6")}, "train-1")
+    calm = story()
+    judge(calm, report("undecided", ()))
+    assert say(calm, Together(False, "node3 tells of it", "train-1", 2, told=over)).severity == "none"
