@@ -17,6 +17,7 @@ from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.detectors.node_pace import paces
 from stallwatch.errors import StallwatchError
+from stallwatch.fleet.place import since_boot_ns
 from stallwatch.incidents import silence
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import IncidentTable
@@ -239,7 +240,8 @@ class Daemon:
         if only_news and not events:
             return False
         node = self._ring.latest.node if self._ring.latest else ""
-        now = Now(at_ns, self._clock.wall_ns(), node, self._detected.findings, self._detected.jobs)
+        found = self._detected
+        now = Now(at_ns, self._clock.wall_ns(), node, found.findings, found.jobs, since_boot_ns())
         with self._guard.stage("incidents", "engine"):
             self._lives, actions = self._engine.advance(self._lives, events, now)
             self._actions.do(actions)

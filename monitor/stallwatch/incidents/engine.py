@@ -42,9 +42,19 @@ _SAME_MOMENT_NS = 2_000_000_000
 class Now:
     """One moment of the node as the engine sees it."""
 
-    def __init__(self, at_ns: int, wall_ns: int, node: str, findings: Sequence[Finding], jobs: Sequence[JobFacts]):
+    def __init__(
+        self,
+        at_ns: int,
+        wall_ns: int,
+        node: str,
+        findings: Sequence[Finding],
+        jobs: Sequence[JobFacts],
+        boot_ns: int = 0,
+    ) -> None:
+        """`boot_ns`: CLOCK_BOOTTIME; 0: not known."""
         self.at_ns = at_ns
         self.wall_ns = wall_ns
+        self._boot_ns = boot_ns
         self.node = node
         self.findings = tuple(findings)
         self.jobs = {facts.job: facts for facts in jobs}
@@ -52,6 +62,11 @@ class Now:
     def of(self, job: JobKey, family: Family) -> tuple[Finding, ...]:
         """The findings of this kind about a job."""
         return tuple(f for f in self.findings if f.job == job and f.family == family)
+
+    def began_wall_ns(self, facts: JobFacts | None) -> int | None:
+        """When a job was started, by the clock that people read; None: not known."""
+        known = facts is not None and 0 < facts.began_ns <= self._boot_ns
+        return self.wall_ns - (self._boot_ns - facts.began_ns) if known and facts is not None else None
 
 
 class Engine:
@@ -143,6 +158,7 @@ class Engine:
             findings=findings,
             report=None,
             bundle=f"{self._config.daemon.state_directory}/incidents/{incident_id(job, ordinals[job])}",
+            job_began_wall_ns=now.began_wall_ns(now.jobs.get(job)),
             events=(IncidentEvent(now.wall_ns, f"suspected: {what}" if findings else what),),
             together=shared.begin_together(family, now.jobs.get(job), self._config),
         )

@@ -102,6 +102,9 @@ class Incident(msgspec.Struct, frozen=True):
     # What it waits for that others may wait for too, as it was when people were told: it stays the same, for by it
     # messages are put together.
     waits_on: str = ""
+    # When its job was started: the youngest of its processes here; None: not known. Jobs that follow each other at one
+    # address have one name.
+    job_began_wall_ns: int | None = None
 
     @property
     def shared_id(self) -> str:

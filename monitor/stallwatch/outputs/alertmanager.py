@@ -18,7 +18,7 @@ from stallwatch.model.incident import Incident, NodeReport, Severity, is_told
 from stallwatch.model.verdict import Verdict
 from stallwatch.outputs.delivery import ChildPoster, Delivered, Poster
 from stallwatch.outputs.documents import HeldMessages, encoded
-from stallwatch.outputs.headline import headline, link, safety_words, sentence
+from stallwatch.outputs.headline import ending, headline, link, safety_words, sentence
 from stallwatch.outputs.latest_only_worker import LatestOnlyWorker
 from stallwatch.outputs.poster import PostRequest
 from stallwatch.outputs.secret import secret_url
@@ -176,7 +176,7 @@ def _annotations(incident: Incident, link: str, *, is_over: bool) -> Iterator[tu
     verdict = incident.verdict
     is_over = is_over and incident.is_over
     yield "summary", headline(incident, "told")
-    yield "description", incident.resolution if is_over else sentence(incident)
+    yield "description", ending(incident) if is_over else sentence(incident)
     yield "severity", incident.severity
     yield "state", "muted" if incident.muted else incident.state
     yield "node", incident.node

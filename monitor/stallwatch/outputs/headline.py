@@ -14,7 +14,8 @@ _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ",
 
 
 def headline(incident: Incident, step: Step) -> str:
-    """The one line that a list of messages shows: job, rank, cause, and where it stands."""
+    """The one line that a list of messages shows: job, rank, cause, and where it stands; of an end, too, which start of
+    the job it is of: the next one may run already."""
     verdict = incident.verdict
     standing = any(finding.family in ("hang", "slow") for finding in incident.findings)
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
@@ -22,12 +23,40 @@ def headline(incident: Incident, step: Step) -> str:
         what = f"{who(verdict)}: {verdict.cause}"
         since = f" since {clock_of(incident.opened_wall_ns)}" if verdict.traits.holds_back else ""
         what += f"{cost_share(verdict)}{since}{place(verdict)}" if step not in LAST_STEPS else ""
-    return f"{incident.job.training_job}: {_PREFIXES.get(step, '')}{what}"
+    began = _moment(incident.job_began_wall_ns, incident) if step in LAST_STEPS else ""
+    began = f" (started {began})" if began else ""
+    return f"{incident.job.training_job}{began}: {_PREFIXES.get(step, '')}{what}"
 
 
 def clock_of(wall_ns: int) -> str:
     """A moment as "14:02 UTC"."""
     return f"{iso(wall_ns)[11:16]} UTC"
+
+
+def lasted(incident: Incident) -> str:
+    """Of an incident that is over since when its job ran and stood, and when it was over: messages of an end come as
+    late as the job's nodes need to agree who tells; "" while it is not over."""
+    over_ns = incident.resolved_wall_ns
+    if over_ns is None:
+        return ""
+    moved = incident.state == "resolved"
+    began = f"started {_moment(incident.job_began_wall_ns, incident)}, " if incident.job_began_wall_ns else ""
+    stood = f"found {_moment(incident.opened_wall_ns, incident)}"
+    return f"{began}{stood}, {'well again' if moved else 'over'} {iso(over_ns)[11:19]} UTC"
+
+
+def ending(incident: Incident, otherwise: str = "") -> str:
+    """How an incident is over, and which life of its job it was in; `otherwise`: where nothing tells how."""
+    said, times = incident.resolution or otherwise, lasted(incident)
+    return f"{said} ({times})" if times else said
+
+
+def _moment(wall_ns: int | None, incident: Incident) -> str:
+    """As `clock_of`, with the day where that is another than the end's."""
+    if wall_ns is None:
+        return ""
+    day, last = (iso(one)[5:10] for one in (wall_ns, incident.resolved_wall_ns or wall_ns))
+    return clock_of(wall_ns) if day == last else f"{day} {clock_of(wall_ns)}"
 
 
 def slow_parts(incident: Incident) -> tuple[str, str, str] | None:

@@ -17,7 +17,7 @@ from stallwatch.model.incident import Companion, Incident, NodeReport
 from stallwatch.model.reading import Known
 from stallwatch.model.verdict import CulpritProcess, StackNode, Verdict
 from stallwatch.outputs import company
-from stallwatch.outputs.headline import clock_of, headline, link, safety_words, sentence, slow_parts
+from stallwatch.outputs.headline import clock_of, ending, headline, lasted, link, safety_words, sentence, slow_parts
 
 # https://docs.slack.dev/reference/block-kit/blocks: a longer text makes Slack refuse the whole message.
 _HEADER_CHARACTERS = 150
@@ -150,13 +150,13 @@ def _headline(incident: Incident, step: Step, others: Sequence[Companion] = ()) 
 def _now(incident: Incident, step: Step) -> str:
     if step == "acknowledged":
         return f"{incident.acknowledged_by} is on it"
-    return (incident.resolution or _OVER) if step in LAST_STEPS else sentence(incident)
+    return ending(incident, _OVER) if step in LAST_STEPS else sentence(incident)
 
 
 def _resolved(incident: Incident) -> Iterator[Block]:
     was = f"It was: {_prose(incident.verdict.summary)}" if incident.verdict is not None else ""
-    ending = "" if was and incident.resolution == JOB_ENDED else _prose(_ending(incident))  # its headline says that
-    yield _section("\n".join(filter(None, (ending, was))))
+    how = "" if was and incident.resolution == JOB_ENDED else _prose(_ending(incident))  # its headline says that
+    yield _section("\n".join(filter(None, (how, was, lasted(incident)))))
 
 
 def _ending(incident: Incident) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from stallwatch.config import Config
 from stallwatch.config_sections import IncidentSection
+from stallwatch.incidents.engine import Now
 from stallwatch.incidents.messages import (
     CancelCapture,
     Captured,
@@ -14,7 +15,7 @@ from stallwatch.incidents.messages import (
     StartCapture,
 )
 from stallwatch.model.snapshot import JobKey
-from tests.unit.incidents.stories import JOB, Story, facts, finding, of, report, stall
+from tests.unit.incidents.stories import JOB, SECOND, START, Story, facts, finding, of, report, stall
 
 
 def test_a_suspicion_starts_a_first_look_and_tells_nobody() -> None:
@@ -24,6 +25,15 @@ def test_a_suspicion_starts_a_first_look_and_tells_nobody() -> None:
     assert of(actions, Save)
     assert (story.incident.state, story.incident.severity) == ("suspect", "none")
     assert not of(story.looked(), Judge), "one look makes no verdict of a stall"
+
+
+def test_an_incident_says_when_its_job_was_started_since_the_next_one_has_its_name() -> None:
+    story, began = Story(), 400 * SECOND
+    at_ns, wall_ns = START + 6 * SECOND, story.wall_ns(6)
+    for boot_ns, told in ((500 * SECOND, wall_ns - 100 * SECOND), (0, None)):
+        now = Now(at_ns, wall_ns, "node0", (stall(),), (facts(began_ns=began),), boot_ns)
+        lives, _ = story.engine.advance(story.lives, (), now)
+        assert lives.active[0].incident.job_began_wall_ns == told
 
 
 def test_confirmation_takes_the_second_look_and_judges_when_it_is_complete() -> None:

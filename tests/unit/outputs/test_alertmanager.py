@@ -84,7 +84,7 @@ def test_it_is_renewed_while_it_stands_and_ends_once_when_it_ends(voice: Voice) 
     over = incident(state="resolved", resolution="it moves again", resolved_wall_ns=voice.clock.wall_ns())
     (last,) = voice.said(over)
     assert last["labels"] == first["labels"]
-    assert last["annotations"]["description"] == "it moves again"
+    assert last["annotations"]["description"] == "it moves again (found 00:00 UTC, well again 00:01:00 UTC)"
     assert (last["annotations"]["state"], last["endsAt"]) == ("resolved", iso(voice.clock.wall_ns()))
     assert voice.says_nothing()
 
@@ -100,7 +100,7 @@ def test_what_died_with_its_job_a_moment_after_it_was_told_stands_until_people_h
     assert "endsAt" not in stands
     voice.clock.advance(300)
     (last,) = voice.said(over)
-    assert last["annotations"]["description"] == "the job ended"
+    assert last["annotations"]["description"] == "the job ended (found 00:00 UTC, over 00:00:01 UTC)"
     assert (last["annotations"]["state"], last["endsAt"]) == ("ended", iso(over_ns + 300 * 10**9))
 
 
