@@ -387,4 +387,6 @@ class Member:
             return True  # told is None: nobody was told of it, and nobody needs its end; or ours is on its way
         if local.ended and self._said_last(local):
             return True
+        if self._holds(now_ns):
+            return False  # it is to tell the end; unless that is noted, another tells it once more
         return now_ns - self._over_ns > _LINGER_SECONDS * SECOND_NS

@@ -61,6 +61,13 @@ def test_where_no_other_takes_over_that_of_the_death_tells_of_the_end_and_who_co
     assert sent[1].at < 70.0
 
 
+@pytest.mark.parametrize("over_at", [30.0, 45.0, 60.0, 75.0, 90.0])
+def test_the_end_is_told_once_however_long_after_the_death_it_comes(over_at: float) -> None:
+    """The node of the death is over for a minute when it claims, and was gone before what it told was noted."""
+    sent = sent_in(Story(nodes=4, per_node=1, culprit=1, fault="killed", resolved_at=over_at))
+    assert [one.step for one in sent] == ["told", "ended"]
+
+
 def test_a_job_that_is_over_on_all_nodes_at_once_is_told_and_so_is_its_end() -> None:
     story = Story(nodes=4, per_node=1, culprit=1, fault="killed", resolved_at=6.0)
     sent = sent_in(story)
