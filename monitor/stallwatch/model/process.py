@@ -26,7 +26,7 @@ def is_frozen(wchans: Iterable[str | None]) -> bool:
 
 
 class ChildProcess(msgspec.Struct, frozen=True):
-    """A child of a rank as /proc shows it. CPU in clock ticks."""
+    """A child of a rank as /proc shows it. CPU in clock ticks, with that of the children that it has waited for."""
 
     pid: int
     state: str

@@ -28,6 +28,13 @@ class Stat(NamedTuple):
     exit_status: int  # as wait(2) gives it; 0 also when we may not know
     major_faults: int = 0
     processor: int = -1  # on which it ran last
+    reaped_ticks: int = 0  # of CPU, of the children that it has waited for, and of theirs
+
+    @property
+    def work_ticks(self) -> int:
+        """Its CPU, and that of the programs which it had run and which have ended: a shell, make or xargs do hardly
+        anything themselves, and who works for them may live for milliseconds."""
+        return self.cpu_ticks + self.reaped_ticks
 
 
 class Status(NamedTuple):
@@ -60,6 +67,7 @@ def parse_stat(data: bytes) -> Stat:
         exit_status=int(fields[49]) if len(fields) > 49 else 0,
         major_faults=int(fields[9]),
         processor=int(fields[36]) if len(fields) > 36 else -1,
+        reaped_ticks=int(fields[13]) + int(fields[14]),
     )
 
 

@@ -40,6 +40,15 @@ def test_every_thread_is_looked_at(tmp_path: Path) -> None:
     assert (look.state, look.wchan, look.cpu_ticks, look.read_bytes) == ("S", "futex_do_wait", 44, 5)
 
 
+def test_a_child_that_leaves_its_work_to_programs_that_soon_end_has_done_it(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(50, children=(51,), reaped=9000)
+    proc.add(51, parent=50, command="sh", ticks=12, reaped=400)
+    look = look_at(50, 1000, 1, str(proc))
+    assert [child.cpu_ticks for child in look.children] == [412]
+    assert look.cpu_ticks == 30
+
+
 def test_who_is_held_for_a_moment_is_looked_at_when_it_is_let_go(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     pauses: list[float] = []

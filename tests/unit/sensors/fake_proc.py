@@ -11,11 +11,11 @@ STATUS = (
 
 def stat_line(
     pid: int, *, command: str = "python", state: str = "S", parent: int = 1, terminal: int = 0, ticks: int = 30,
-    start: int = 1000, pages: int = 10, exit_status: int = 0, threads: int = 1,
+    start: int = 1000, pages: int = 10, exit_status: int = 0, threads: int = 1, reaped: int = 0,
 ) -> str:  # fmt: skip
     head = f"{pid} ({command}) {state} {parent} 1 1 {terminal} -1 0 0 0 0 0"
     return (
-        f"{head} {ticks - 10} 10 0 0 20 0 {threads} 0 {start} 4096 {pages} "
+        f"{head} {ticks - 10} 10 {reaped} 0 20 0 {threads} 0 {start} 4096 {pages} "
         + " ".join(["0"] * 27)
         + f" {exit_status}\n"
     )
@@ -48,6 +48,7 @@ class FakeProc:
         start: int = 1000,
         terminal: int = 0,
         ticks: int = 30,
+        reaped: int = 0,
         pages: int = 10,
         argv: tuple[str, ...] = ("python", "train.py"),
     ) -> None:
@@ -55,8 +56,9 @@ class FakeProc:
         task = folder / "task" / str(pid)
         task.mkdir(parents=True, exist_ok=True)
         line = stat_line(
-            pid, command=command, state=state, parent=parent, start=start, terminal=terminal, ticks=ticks, pages=pages
-        )
+            pid, command=command, state=state, parent=parent, start=start, terminal=terminal, ticks=ticks, pages=pages,
+            reaped=reaped,
+        )  # fmt: skip
         (folder / "stat").write_text(line)
         (task / "stat").write_text(line)
         (task / "children").write_text(" ".join(map(str, children)))

@@ -63,6 +63,13 @@ def test_children_and_their_children_are_seen(proc: FakeProc) -> None:
     assert (children[0].state, children[0].cpu_ticks) == ("D", 12)
 
 
+def test_a_child_that_leaves_its_work_to_programs_that_soon_end_has_done_it(proc: FakeProc) -> None:
+    """A shell script, make, `xargs -P`: who computes lives for some milliseconds, and is seen at no tick."""
+    proc.add(50, children=(51,))
+    proc.add(51, parent=50, command="sh", ticks=12, reaped=400)
+    assert ProcessWatch(50, str(proc)).sample().children[0].cpu_ticks == 412
+
+
 def test_child_whose_pid_belongs_to_somebody_else_by_now_is_left_out(proc: FakeProc) -> None:
     proc.add(50, children=(51,))
     proc.add(51, parent=1)
