@@ -25,6 +25,7 @@ from stallwatch.model.verdict import Where
 KernelWait = Literal[
     "futex",
     "sleep",
+    "signal",
     "poll",
     "pipe",
     "pipe_write",
@@ -43,7 +44,8 @@ KernelWait = Literal[
 _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
     ("stopped", re.compile(r"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_notify")),
     ("futex", re.compile(r"futex|^do_wait_intr_irq")),  # the latter: an eventfd, by which a thread says that it is done
-    ("sleep", re.compile(r"nanosleep|nsleep|^sigtimedwait|do_sigtimedwait")),
+    ("sleep", re.compile(r"nanosleep|nsleep")),
+    ("signal", re.compile(r"sys_pause|sigsuspend|sigtimedwait")),
     ("vfork", re.compile(r"^kernel_clone|wait_for_vfork_done|^_do_fork|^do_fork")),
     ("child", re.compile(r"^do_wait\b|^kernel_wait|^do_wait4|^kernel_waitid|^do_wait_pid")),
     ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed")),
@@ -62,6 +64,11 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
 )  # fmt: skip
 
 
+# nanosleep() that was interrupted, as by a look that held its thread: the kernel goes on with it by restart_syscall, of
+# which no function is left on the stack (Linux 6.18).
+_RESTARTED = "do_syscall_64"
+
+
 def kernel_wait(wchan: str | None, state: str | None, waits_on: str = "") -> KernelWait | None:
     """Name the kind of wait, or None when the thread runs, or sleeps in something that says nothing."""
     if state in STOPPED:
@@ -73,8 +80,9 @@ def kernel_wait(wchan: str | None, state: str | None, waits_on: str = "") -> Ker
     for kind, symbol in _SYMBOLS:
         if symbol.search(wchan):
             return kind
-    # Uninterruptible sleep is a file system or a device in nearly every case.
-    return "file" if state == "D" else None
+    if state == "D":  # a file system or a device in nearly every case
+        return "file"
+    return "sleep" if wchan == _RESTARTED else None
 
 
 class BlockingLocation(NamedTuple):
@@ -116,6 +124,7 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "semaphore": ("lock", "waits for a semaphore shared with other processes"),
     "file_lock": ("lock", "waits for a lock on a file"),
     "sleep": ("user_code", "sleeps"),
+    "signal": ("user_code", "waits for a signal"),
     "poll": ("socket", "waits for a socket or pipe"),
     "socket": ("socket", "waits for a socket"),
     "pipe": ("filesystem", "waits for the other end of a pipe"),
@@ -146,11 +155,13 @@ _HINTED: dict[Hint, tuple[Where, str]] = {
     "gpu_sync": ("gpu_sync", "waits for its GPU"),
     "database": ("lock", "waits for a database"),
     "input": ("user_code", "waits for input from a person"),
+    "signal": ("user_code", "waits for a signal"),
     "print": ("filesystem", "waits for whoever reads its output"),
 }
 # Which waits of the kernel fit a hint; a line may hold several calls.
 _FITS: dict[Hint, frozenset[KernelWait | None]] = {
     "sleep": frozenset({"sleep", "futex", "poll", None}),
+    "signal": frozenset({"signal", None}),
     "store": frozenset({"poll", "socket", "futex", None}),
     "lock": frozenset({"futex", "semaphore", "file_lock", None}),
     "queue": frozenset({"futex", "semaphore", "pipe", "pipe_write", "poll", None}),

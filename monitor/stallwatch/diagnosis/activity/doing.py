@@ -22,6 +22,7 @@ _SERVERS = (
 
 # Polls that are runnable at two looks by chance take more; a core that twenty busy processes share gives more.
 _STARVED_SHARE = 0.02
+_SLEEPS = ("sleep", "signal")  # who sends the signal may be at work until then, as may what a pause is for
 _RUNS = frozenset(("busy_loop", "user_code", "gil", "unknown"))
 STARVES = "is ready to run and gets next to no processor time"
 
@@ -42,7 +43,7 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
         child="child" in roles or (standing.where == "user_code" and standing.waits_for_children),
         tracker="tracker" in roles,
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
-        sleeps=wait == "sleep" or (said == "sleep" and not on_cpu),
+        sleeps=wait in _SLEEPS or (said in _SLEEPS and not on_cpu),
         on_cpu=on_cpu,
         bounded=again or said == "database" or _may_be_bounded(frames[: own + 1], rank),
         serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),

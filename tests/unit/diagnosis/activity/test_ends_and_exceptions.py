@@ -110,7 +110,8 @@ def test_the_hooks_word_on_an_exception_comes_before_the_log() -> None:
         ("unix_stream_read_generic", "S", "socket"), ("kernel_clone", "D", "vfork"), ("do_wait", "S", "child"),
         ("anon_pipe_read", "S", "pipe"), ("rpc_wait_bit_killable", "D", "file"), ("some_new_driver", "D", "file"),
         ("read_events", "S", "file"), ("io_cqring_wait", "S", "file"), ("__do_semtimedop", "S", "semaphore"),
-        ("do_wait_intr_irq", "S", "futex"),
+        ("do_wait_intr_irq", "S", "futex"), ("__do_sys_pause", "S", "signal"), ("do_sigtimedwait", "S", "signal"),
+        ("do_syscall_64", "S", "sleep"), ("do_syscall_64", "D", "file"),
         ("some_new_driver", "S", None), ("0", "R", None), (None, None, None), ("futex_do_wait", "T", "stopped"),
     ],
 )  # fmt: skip

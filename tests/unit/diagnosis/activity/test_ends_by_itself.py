@@ -27,6 +27,10 @@ WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
     ("frames", "wchan", "kind"),
     [
         (stack("fetch@JOB:4", MODULE), "hrtimer_nanosleep", "sleep"),
+        # nanosleep() that was held for a look, of ours as well: the kernel goes on with it by restart_syscall
+        (stack("reset_card@JOB:4", MODULE), "do_syscall_64", "sleep"),
+        (stack("milestone@JOB:4", MODULE), "__do_sys_pause", "sleep"),
+        (stack("milestone@JOB:4", MODULE), "do_sigtimedwait.isra.0", "sleep"),
         (stack("Condition.wait@PY/threading.py:327", f"finish@{WANDB}:9", MODULE), "futex_wait_queue", "tracker"),
         (stack("get_data@<frozen importlib._bootstrap_external>:1073", MODULE), "folio_wait_bit", "import"),
         (stack("SocketIO.readinto@PY/socket.py:706", "fetch@JOB:4", MODULE), "wait_woken", "network"),
