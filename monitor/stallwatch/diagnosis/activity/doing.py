@@ -86,6 +86,40 @@ def without_a_turn(before: JudgedThread, now: JudgedThread, standing: BlockingLo
     return standing._replace(where="busy_loop", detail=STARVES, gpu_guessed=False)
 
 
+IN_A_TEAM = "computes together with threads of native code"
+# Main threads that wait in gloo wake a few times in all; those at barriers of parallel loops, 50 times a second where
+# eight ranks' teams shared two cores.
+_TEAM_EVERY_SECOND = 10
+# Threads of communication, which wake for reasons of their own.
+_COMMUNICATES = ("gloo", "pt_gloo", "pt_nccl", "NCCL", "cuda")
+
+
+def in_a_team(before: JudgedThread, now: JudgedThread, standing: BlockingLocation, *, gpu: bool) -> BlockingLocation:
+    """Where a thread stands that waits in native code at both looks, and whose waits end again and again, as do those
+    of native threads of its process: the barriers of parallel loops (OpenMP's, a BLAS's, rayon's), no wait for another
+    rank. Where a GPU is used, threads of drivers and of NCCL look so."""
+    if before is now or gpu or standing.in_collective is not None:
+        return standing
+    first, last = before.look.process, now.look.process
+    if first is None or last is None or first.at_ns is None or last.at_ns is None:
+        return standing
+    own = _woken(before.kernel.wakes, before.kernel.own_wakes, now.kernel.wakes)
+    if own < _TEAM_EVERY_SECOND * max(1.0, (last.at_ns - first.at_ns) / 1e9):
+        return standing
+    of_python = {thread.os_thread_id for thread in now.look.threads}
+    was = {thread.tid: thread for thread in first.threads}
+    for thread in last.threads:
+        if thread.tid in of_python or thread.tid not in was or thread.name.startswith(_COMMUNICATES):
+            continue
+        if _woken(was[thread.tid].wakes, was[thread.tid].own_wakes, thread.wakes) >= own / 2:
+            return standing._replace(where="busy_loop", detail=IN_A_TEAM, in_collective=False, collective=None)
+    return standing
+
+
+def _woken(before: int | None, own: int, now: int | None) -> int:
+    return 0 if before is None or now is None else max(0, now - before - own)
+
+
 def begins_anew(before: JudgedThread, now: JudgedThread, ident: str) -> bool:
     """What this thread waits in, at the same lines at both looks, ended meanwhile and began anew: by its hook its
     Python frames changed; where no hook counts them, it waits for a lock, and went to sleep there again and again."""

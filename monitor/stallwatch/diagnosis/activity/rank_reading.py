@@ -13,7 +13,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     locate,
     locate_without_stack,
 )
-from stallwatch.diagnosis.activity.doing import begins_anew, doing, without_a_turn
+from stallwatch.diagnosis.activity.doing import begins_anew, doing, in_a_team, without_a_turn
 from stallwatch.diagnosis.activity.observed import (
     JudgedThread,
     issuers,
@@ -123,7 +123,7 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before, now = chosen[-2:][0], chosen[-1]
     standing, gil_facts = with_gil(now, seen)
-    standing = without_a_turn(before, now, standing)
+    standing = in_a_team(before, now, without_a_turn(before, now, standing), gpu=gpu)
     polls = polls_a_child(now.thread.frames if now.thread else (), standing.detail, rank.sources)
     now = now._replace(standing=standing._replace(waits_for_children=standing.waits_for_children or polls))
     ident = ident_of(now.thread) if now.thread else ""

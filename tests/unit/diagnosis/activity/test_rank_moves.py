@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis.activity import RankActivity, read_activity
-from stallwatch.diagnosis.activity.doing import STARVES
+from stallwatch.diagnosis.activity.doing import IN_A_TEAM, STARVES
 from stallwatch.model.evidence import (
     ChildProcess,
     GroupStatus,
@@ -115,6 +115,33 @@ def test_who_is_ready_to_run_and_has_no_turn_does_not_compute(owns_gil: bool) ->
     assert looks(STEP, STEP, wchan=None, ticks=(100, 103)).place.detail != STARVES
     waits = looks(WAITS, WAITS, state="R", wchan=None, ticks=(100, 101))
     assert waits.place.where == "lock", "a wait is one whoever takes its turn"
+
+
+NORMALIZES = ("normalize@TORCH/nn/functional.py:6101", *STEP)
+
+
+def _team(wakes: tuple[int, int, int]) -> dict[str, Any]:
+    """Its main thread, one of OpenMP's and one of gloo's, and how often they have slept so far."""
+    named = zip((PID, PID + 9, PID + 3), ("python", "python", "gloo_tcp_loop"), wakes, strict=True)
+    return {"threads": tuple(ThreadState(tid, name, "S", 9, "futex_do_wait", wakes=n) for tid, name, n in named)}
+
+
+def test_who_meets_threads_of_native_code_again_and_again_computes() -> None:
+    """More threads of OpenMP than cores, measured: at both looks the main thread sleeps at the barrier of a parallel
+    loop, and 276 of these ended in five seconds. That may be a loop for ever; a wait for communication it is not."""
+    before, after = _team((7111, 8813, 3492)), _team((7387, 9140, 3682))
+    told = looks(NORMALIZES, NORMALIZES, before=before, after=after)
+    assert (told.place.where, told.place.detail, told.call.in_collective) == ("busy_loop", IN_A_TEAM, False)
+    assert (told.progress.moving, told.progress.ends_by_itself) == (None, "compute")
+
+
+@pytest.mark.parametrize("after", [(7121, 8823, 3682), (7387, 8820, 3682)], ids=["seldom", "alone"])
+def test_who_sleeps_on_or_polls_alone_may_wait_for_communication(after: tuple[int, int, int]) -> None:
+    told = looks(NORMALIZES, NORMALIZES, before=_team((7111, 8813, 3492)), after=_team(after))
+    assert (told.place.where, told.call.in_collective) == ("collective", None)
+    collective = (f"all_reduce@{C10D}:1", *STEP)
+    waits = looks(collective, collective, before=_team((7111, 8813, 3492)), after=_team((7387, 9140, 3682)))
+    assert waits.call.in_collective is True
 
 
 def test_cpu_of_the_blocking_thread_moves_and_of_other_threads_does_not() -> None:
