@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import ProcessLook, ThreadState
+from stallwatch.model.evidence import ProcessLook, RankEvidence, ThreadState
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import heartbeat
 from tests.builders.job import SLEEPS, Rank, evidence, loop, world
@@ -29,6 +29,37 @@ def test_a_killed_rank_explains_the_waits() -> None:
     dead = Rank(2, dumped=False, state="Z", exit_signal=9)
     verdict = judge(evidence(*_waiting(0, 1, 3), dead)).verdicts[0]
     assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (2,), "certain")
+
+
+def _stepped_at(rank: RankEvidence, seconds: float) -> RankEvidence:
+    return struct_replace(rank, heartbeat=(heartbeat(rank=rank.rank, last_step_ns=int(seconds * SECOND_NS)),))
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "cause", "culprits"),
+    [(0, 14, "not_entered", (0,)), (0, 11, "rank_exited", (3,)), (1, 14, "rank_exited", (3,))],
+    ids=["they went on", "they may have run ahead", "it failed"],
+)
+def test_who_left_in_order_and_was_gone_on_without_is_not_waited_for(
+    code: int, seconds: float, cause: str, culprits: tuple[int, ...]
+) -> None:
+    """A world that shrinks in its processes: a machine is taken back, the others meet anew, and later one is late. gloo
+    writes no members of groups down."""
+    left = Rank(3, dumped=False, state="Z", exit_code=code, ended_ns=10 * SECOND_NS)
+    late = Rank(0, STEPS, len(STEPS), SLEEPS)
+    told = evidence(late, *_waiting(1, 2), left)
+    ranks = [_stepped_at(rank, seconds) if rank.rank < 3 else rank for rank in told.ranks]
+    verdict = judge(struct_replace(told, ranks=tuple(ranks))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, culprits)
+
+
+def test_who_left_in_order_is_waited_for_where_nobody_else_is() -> None:
+    """Local SGD: the others step by themselves until they average."""
+    left = Rank(3, dumped=False, state="Z", exit_code=0, ended_ns=10 * SECOND_NS)
+    told = evidence(*_waiting(0, 1, 2), left)
+    ranks = [_stepped_at(rank, 14) if rank.rank < 3 else rank for rank in told.ranks]
+    verdict = judge(struct_replace(told, ranks=tuple(ranks))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (3,))
 
 
 def test_peers_that_died_of_it_are_victims() -> None:
