@@ -25,6 +25,8 @@ class SeenChild(NamedTuple):
     cpu_ticks: int | None
     main: Stack | None = None
     threads: tuple[Stack, ...] = ()
+    answers: int | None = None  # of a thread that stands in a blocking receive: how often it woke so far
+    own_wakes: int = 0  # of those that follow: what the look itself did to it
 
 
 class Observation(NamedTuple):

@@ -144,12 +144,17 @@ def _bytes(first: Observation, last: Observation) -> Fact | None:
 def _flow(first: Observation, last: Observation, seconds: float) -> Fact | None:
     """A blocking receive sleeps until bytes are there, and so does who waits for a file system: small files, pages of a
     mapped one. What a polling loop or a time-out wakes is none."""
-    if not (first.receives and last.receives) or first.wakes is None or last.wakes is None:
+    if not (first.receives and last.receives):
         return None
-    woke = last.wakes - first.wakes - first.own_wakes
-    if woke < max(_FLOWS_WAKES, _LEAST_EVERY_SECOND * seconds):
-        return None
-    return Fact(f"what it waits for came {woke} times between the two looks", "/proc")
+    woke = _came(first.wakes, first.own_wakes, last.wakes, seconds)
+    return Fact(f"what it waits for came {woke} times between the two looks", "/proc") if woke else None
+
+
+def _came(before: int | None, own: int, now: int | None, seconds: float) -> int:
+    """How often a blocking receive woke, 0 where that is no flow."""
+    if before is None or now is None or now - before - own < max(_FLOWS_WAKES, _LEAST_EVERY_SECOND * seconds):
+        return 0
+    return now - before - own
 
 
 def _children(first: Observation, last: Observation, seconds: float) -> Fact | None:
@@ -193,6 +198,8 @@ def _awaited(first: Observation, last: Observation, seconds: float) -> Fact | No
             continue
         if was.main.polling_way != now.main.polling_way:
             return Fact("the stack of the thread that it waits for changed between the two looks", "py-spy")
+        if woke := _came(was.answers, was.own_wakes, now.answers, seconds):
+            return Fact(f"what the thread that it waits for receives came {woke} times between the two looks", "/proc")
         share = _share_of(was, now, seconds)
         same = was.main.lines == now.main.lines and now.main.is_in_job
         if share is not None and share >= _WORKING_SHARE and not same:

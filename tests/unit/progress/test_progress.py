@@ -270,6 +270,16 @@ def test_bytes_flow_when_some_come_each_other_second() -> None:
         assert apart(2, {"wakes": 0, **receives}, {"wakes": 50, **other}) == "stands"
 
 
+def test_bytes_flow_to_the_threads_that_it_waits_for() -> None:
+    """Answers of models come word by word to threads of a pool: neither their stacks nor a megabyte tell it."""
+    for woke, own, answer in ((4, 0, "stands"), (5, 0, "moves"), (5, 1, "stands")):
+        first, last = SeenChild(8, 0, _LINE, answers=10, own_wakes=own), SeenChild(8, 0, _LINE, answers=10 + woke)
+        assert apart(10, {"awaited": (first,)}, {"awaited": (last,)}, where="lock") == answer
+    for then, now in ((None, 50), (0, None)):
+        seen = SeenChild(8, 0, _LINE, answers=then), SeenChild(8, 0, _LINE, answers=now)
+        assert apart(10, {"awaited": seen[:1]}, {"awaited": seen[1:]}, where="lock") == "stands"
+
+
 def test_waits_of_a_collective_end_now_and_then_and_not_all_the_time() -> None:
     inside: dict[str, Any] = {"where": "collective", "in_collective": True}
     for woke, answer in ((4, "stands"), (5, "moves"), (100, "moves"), (101, "stands")):

@@ -262,14 +262,13 @@ def _awaited(moment: JudgedThread) -> tuple[SeenChild, ...]:
     """The threads of its own process that it waits for, as children are seen."""
     own = moment.thread
     threads = awaited_threads(own.frames, own.os_thread_id, moment.look) if own else []
-    seen = [(t.os_thread_id, t, _stack(t, polls=True)) for t in threads]
-    return tuple(
-        SeenChild(
-            number, thread_look(moment.look.process, thread, main=False).cpu_ticks, stack, (stack,) if stack else ()
-        )
-        for number, thread, stack in seen
-        if number is not None
-    )
+    return tuple(_seen_thread(t, t.os_thread_id, moment.look) for t in threads if t.os_thread_id is not None)
+
+
+def _seen_thread(thread: ThreadStack, number: int, look: RankLook) -> SeenChild:
+    kernel, stack = thread_look(look.process, thread, main=False), _stack(thread, polls=True)
+    answers = kernel.wakes if _receives(thread) else None
+    return SeenChild(number, kernel.cpu_ticks, stack, (stack,) if stack else (), answers, kernel.own_wakes)
 
 
 # Calls of Python's library that block in one receive or send; an event loop's poll wakes for other reasons too.
