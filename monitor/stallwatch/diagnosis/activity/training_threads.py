@@ -25,6 +25,7 @@ Entry = tuple[str, str]  # file and function in which a thread begins, below Pyt
 _FOR_THREADS: frozenset[Role] = frozenset({"queue", "join", "lock"})
 # Where a loop may wait for requests; one that polls sleeps.
 _FOR_REQUESTS: frozenset[Role] = frozenset({"queue", "process_queue", "socket", "idle"})
+_IDLES = ("sleep", "signal", "socket")
 _SERVERS = ("uvicorn", "hypercorn", "gunicorn", "grpc", "zmq", "tornado", "aiohttp", "asyncio", "socketserver")
 _TRAINS: frozenset[Role] = frozenset({"collective", "backward", "init", "teardown"})
 _WAITS: frozenset[Role] = frozenset({"collective", "gpu_sync"})
@@ -84,7 +85,7 @@ def _may_wait_for_requests(rank: RankEvidence, entry: Entry) -> bool:
     if thread is None or _roles(thread) & _TRAINS:
         return False
     kernel = thread_look(seen[-1].process, thread, main=False)
-    return bool(_roles(thread) & _FOR_REQUESTS) or kernel_wait(kernel.wchan, kernel.state) in ("sleep", "socket")
+    return bool(_roles(thread) & _FOR_REQUESTS) or kernel_wait(kernel.wchan, kernel.state) in _IDLES
 
 
 def _others(look: RankLook, main: ThreadStack) -> list[ThreadStack]:
