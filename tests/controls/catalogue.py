@@ -29,6 +29,9 @@ PROGRAMS = tuple(
         "training_on_shared_nodes",
         "training_of_users",
         "training_beside_helpers",
+        "training_in_changing_worlds",
+        "training_with_odd_waits",
+        "training_that_looks_wrong",
     )
 )
 HANGS = tuple(
@@ -58,8 +61,12 @@ DONE_TO_IT = {
     "terminated": "SIGTERM to all ranks, and no new life",
     "elastic": "N15: a second node joins, and leaves again; torchrun restarts the ranks each time",
 }
-# Their hook, or its absence in one of them, is what they are about.
-OF_HOOKS = ("children_attach_too", "hook_comes_after_warming_up", "one_rank_has_no_hook", "one_rank_alone_counts_steps")
+# Their hook, or its absence in one of them, is what they are about; or their ranks set their variables themselves, so
+# that nothing else shows which they are.
+OF_HOOKS = (
+    "children_attach_too", "hook_comes_after_warming_up", "one_rank_has_no_hook", "one_rank_alone_counts_steps",
+    "spawned_by_a_script", "forked_by_a_notebook",
+)  # fmt: skip
 REGISTER = ("situation", "one_rank_waits", "every_rank_waits", "stands", "hang")  # decorators of common.py
 STANDS_HERE = "# here"
 STANDS = 2  # the rank of `stands`

@@ -78,13 +78,16 @@ class Torchrun:
         log: Path,
         options: Sequence[str],
     ) -> None:
-        self._command = [sys.executable, "-m", "torch.distributed.run", *options, *program]
+        self._command = self._command_of(program, options)
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("STALLWATCH_")} | {
             "OMP_NUM_THREADS": "1",
             **environment,
         }
         self._seen: set[psutil.Process] = set()
         self._agent = self._start(log)
+
+    def _command_of(self, program: Sequence[str], options: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "torch.distributed.run", *options, *program]
 
     def _start(self, log: Path) -> "subprocess.Popen[bytes]":
         with log.open("ab") as output:
@@ -136,6 +139,13 @@ class Torchrun:
     def _look(self) -> None:
         with contextlib.suppress(psutil.Error):
             self._seen.update(psutil.Process(self._agent.pid).children(recursive=True))
+
+
+class StartedOtherwise(Torchrun):
+    """By `started_otherwise.py`, whose way is the option."""
+
+    def _command_of(self, program: Sequence[str], options: Sequence[str]) -> list[str]:
+        return [sys.executable, str(Path(__file__).with_name("started_otherwise.py")), *options, *program]
 
 
 class InTerminal(Torchrun):

@@ -116,4 +116,5 @@ def line(control: Control) -> str:
         return f"{control.name:26} twin,  {control.seconds:5.1f} s: {late} | {thought} | {control.reason}"
     outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
     outcome += "" if control.stepped else ", never seen to step"
-    return f"{control.name:26} run {control.run + 1}, {control.seconds:5.1f} s: {outcome}{thought}"
+    why = f" | {control.reason}" if control.reason else ""
+    return f"{control.name:26} run {control.run + 1}, {control.seconds:5.1f} s: {outcome}{thought}{why}"

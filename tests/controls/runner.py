@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
 from tests.controls.catalogue import DONE_TO_IT, HANGS, ON_GPUS, PROGRAMS, situations_of
 from tests.controls.freezer import Freezer
-from tests.controls.launching import Elastic, Forked, InTerminal, Running, Torchrun
+from tests.controls.launching import Elastic, Forked, InTerminal, Running, StartedOtherwise, Torchrun
 from tests.controls.outcome import Control
 
 SOURCE = str(Path(__file__).parents[2] / "monitor")
@@ -38,6 +39,12 @@ BY_TORCHRUN = (
     "agent_that_has_the_store_is_stopped",
     "one_stands_before_its_hook",  # nothing else tells that it is there
     "one_imports_late",
+)
+STARTED_OTHERWISE = {"spawned_by_a_script": "spawn", "forked_by_a_notebook": "fork", "started_by_srun": "srun"}
+# What `bash -c` does for each rank; its arguments are program and name.
+SHELL = (
+    'if [ $LOCAL_RANK = 1 ]; then sleep ${CONTROL_SECONDS:-18}; fi; "$0" "$@"; code=$?;'
+    " [ $LOCAL_RANK = 0 ] && sleep 5; exit $code"
 )
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 
@@ -114,6 +121,11 @@ class Runner:
             return Elastic(program, {**environment, **separate}, self._folder, control.job)
         if control.name in IN_TERMINAL:
             return InTerminal(program, environment, log, standalone)
+        if control.name in STARTED_OTHERWISE:
+            return StartedOtherwise(program, environment, log, [STARTED_OTHERWISE[control.name]])
+        if control.name == "wrapped_by_a_shell":
+            shell = ["bash", "-c", SHELL, sys.executable, *program]
+            return Torchrun(shell, environment, log, [*standalone, "--no-python"])
         if self._server is None or control.name in BY_TORCHRUN:
             return Torchrun(program, environment, log, standalone)
         elastic = {"TORCHELASTIC_RUN_ID": control.job, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
@@ -143,6 +155,7 @@ class Runner:
                 (LATER_SECONDS, lambda job: freezer.thaw()),
             ],
             "restart": [(STRIKE_SECONDS, lambda job: self._restart(control, job))],
+            "lives_overlap": [(STRIKE_SECONDS, lambda job: self._launch(control, 1))],
             "debugged": [(STRIKE_SECONDS, lambda job: hold_with_a_debugger(job.pids[1], 12.0))],
             "suspended": [
                 (STRIKE_SECONDS, lambda job: _signal(job, signal.SIGSTOP)),
