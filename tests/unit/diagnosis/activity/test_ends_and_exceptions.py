@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.diagnosis.activity.blocking_location import kernel_wait
 from stallwatch.diagnosis.activity.rank_activity import last_exception
+from stallwatch.diagnosis.frames.code_origin import hint
 from stallwatch.model.evidence import (
     SHARED_LOG,
     Attempt,
@@ -101,6 +102,17 @@ def test_an_exception_of_a_live_rank_is_swallowed_unless_it_is_ending() -> None:
 def test_the_hooks_word_on_an_exception_comes_before_the_log() -> None:
     activity = read_activity(rank(stack(*WAITS), heartbeat=(own_record(exception="KeyError"),)))
     assert activity.exceptions.text == "KeyError"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("libc.usleep(5000)", "sleep"), ("nanosleep(pause, None)", "sleep"),
+        ("signal.pause()", "signal"), ("got = signal.sigwait({signal.SIGUSR2})", "signal"),
+    ],
+)  # fmt: skip
+def test_the_line_names_a_sleep_in_native_code_and_a_signal(line: str, kind: str) -> None:
+    assert hint(line) == kind
 
 
 @pytest.mark.parametrize(
