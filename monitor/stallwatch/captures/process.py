@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stallwatch.captures.awaited_child import awaited_child
 from stallwatch.captures.file_locks import holder_of
+from stallwatch.captures.system_call import futex_is_endless
 from stallwatch.captures.waited_for import waited_for
 from stallwatch.hook import layout
 from stallwatch.model.evidence import ChildProcess, ProcessLook, ThreadState
@@ -29,6 +30,7 @@ from stallwatch.node.procfs import (
 _MOST_THREADS = 4096
 _AT_LOCK = "lock"  # in the names of the kernel's functions that wait for one on a file: locks_lock_inode_wait
 _AT_CHILD = "do_wait"  # that waits for a child, or for a futex
+_AT_FUTEX = "futex"
 _WAKES_OF_A_PAUSE = 2  # measured: the stop ends the wait, and it is waited again
 
 # The hook publishes its record whole.
@@ -198,8 +200,9 @@ def _threads(directory: ProcessDirectory) -> list[ThreadState]:
         on = waited_for(directory, tid) if stat.state == "D" or (stat.state == "S" and tid == directory.pid) else ""
         thread = ThreadState(tid, stat.command, stat.state, stat.cpu_ticks, wchan, own, waits_on=on)
         child = awaited_child(directory, tid) if wchan and _AT_CHILD in wchan else None
+        endless = futex_is_endless(directory, tid) if wchan and _AT_FUTEX in wchan else None
         wakes, moved = _wakes(directory, tid), _moved_bytes(directory, tid)
-        threads.append(replace(thread, wakes=wakes, moved_bytes=moved, awaited_child=child))
+        threads.append(replace(thread, wakes=wakes, moved_bytes=moved, awaited_child=child, endless=endless))
     return threads
 
 

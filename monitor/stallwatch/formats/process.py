@@ -74,6 +74,7 @@ def _thread(said: dict[str, Any]) -> ThreadState:
         waits_on=text(said.get("waits_on")) or "",
         moved_bytes=integer(said.get("moved_bytes")),
         awaited_child=integer(said.get("awaited_child")),
+        endless=said["endless"] if isinstance(said.get("endless"), bool) else None,
     )
 
 

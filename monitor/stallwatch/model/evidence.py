@@ -161,6 +161,7 @@ class ThreadState(msgspec.Struct, frozen=True):
     waits_on: str = ""  # file system or server that its system call is about: "nfs4 filer:/vol"; "": none, or not known
     moved_bytes: int | None = None  # read and written by its own system calls, so far
     awaited_child: int | None = None  # for which its system call waits, by its own PID namespace; None: any, or untold
+    endless: bool | None = None  # it waits at a futex, and the call has no time-out; None: at none, or not known
 
 
 class ProcessLook(Process, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ KernelWait = Literal[
     "stopped",
     "gpu",
     "semaphore",
+    "memory",
 ]
 
 # Symbols differ between kernel versions and carry suffixes such as ".constprop.0"; order matters.
@@ -50,6 +51,7 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
     ("child", re.compile(r"^do_wait\b|^kernel_wait|^do_wait4|^kernel_waitid|^do_wait_pid")),
     ("semaphore", re.compile(r"semtimedop|semctl|do_msgrcv|^mq_timed")),
     ("file_lock", re.compile(r"flock|locks_lock|posix_lock|fcntl_setlk|lockd|nlm")),
+    ("memory", re.compile(r"mem_cgroup_oom|oom_synchronize")),
     ("gpu", re.compile(r"^nv_|^nvidia|^uvm_|^rm_|^os_acquire|^kfd_|amdgpu|^dma_fence")),
     ("pipe_write", re.compile(r"pipe_write")),
     ("pipe", re.compile(r"pipe_|wait_for_partner|fifo_open")),
@@ -119,6 +121,8 @@ STRONG_ROLES: frozenset[Role] = frozenset({
 # Inside of these, what waits beneath is a means: init calls a barrier, a checkpoint may too, but then waits for others.
 _SWALLOWS: frozenset[Role] = frozenset({"teardown", "init"})
 _CONTEXT: frozenset[Role] = frozenset({"dataloader", "checkpoint", "compile"})
+# The kernel lets it wait where its group says so (cgroup v1: memory.oom_control), or till another is killed.
+WAITS_FOR_MEMORY = "waits for memory, of which its control group has none left,"
 _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     "futex": ("lock", "waits for a lock"),
     "semaphore": ("lock", "waits for a semaphore shared with other processes"),
@@ -135,6 +139,7 @@ _KERNEL: dict[KernelWait, tuple[Where, str]] = {
     # The child has not come to exec: what keeps it there is the storage that the program lies on.
     "vfork": ("filesystem", "is held by the kernel until a child that it started can run"),
     "gpu": ("gpu_sync", "waits in the GPU's driver"),
+    "memory": ("user_code", WAITS_FOR_MEMORY),
 }
 # Which lock another process may hold: by what the kernel says that a thread sleeps in, whatever surrounds it; else by
 # what the call is that the job makes, or its text.
@@ -273,6 +278,7 @@ _PROCESS_WORDS = {
     "Condition": "waits for a condition that another process must signal",
     "Barrier": "waits at a barrier for other processes",
 }
+ENDED_BY_PROCESSES = frozenset(_PROCESS_WORDS.values())
 _LOCK_WORDS = {
     "Event": "waits for an event that another thread must set",
     "Condition": "waits for a condition that another thread must signal",
@@ -369,6 +375,8 @@ def _joined(outer: FrameMeaning, weak: FrameMeaning | None) -> str:
         return outer.detail
     if outer.role == "dataloader" and weak.role == "process_queue":
         return "waits for the worker processes of its data loader"
+    if outer.role == "teardown" and weak.role == "join":
+        return outer.detail  # for which of its threads, these tell themselves
     return f"{outer.detail}, which {weak.detail}"
 
 

@@ -45,7 +45,7 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait in _SLEEPS or (said in _SLEEPS and not on_cpu),
         on_cpu=on_cpu,
-        bounded=again or said == "database" or _may_be_bounded(frames[: own + 1], rank),
+        bounded=again or said == "database" or _may_be_bounded(frames[: own + 1], rank, now.kernel.endless),
         serves=not on_cpu and (_is_event_loop(frames[:own]) or ("queue" in roles and _serves(now.look.threads))),
         helper=kind_of_helpers(now.thread, now.look, sources)
         if now.thread and standing.where == "lock" and wait in ("futex", None)
@@ -140,9 +140,12 @@ def _is_given_its_lock(before: JudgedThread, now: JudgedThread) -> bool:
     return ended_meanwhile(before.kernel, now.kernel, (at_ns[1] - at_ns[0]) / 1e9)
 
 
-def _may_be_bounded(frames: Sequence[CodeFrame], rank: RankEvidence) -> bool:
+def _may_be_bounded(frames: Sequence[CodeFrame], rank: RankEvidence, endless: bool | None) -> bool:
     """A line says that the wait has a time-out. Or lines were asked for and could not be read, as on a crowded node:
-    waits with a time-out were told as certain there."""
+    waits with a time-out were told as certain there. The kernel knows better than a line that is the same for both:
+    multiprocessing's `acquire(True, timeout)`, with a timeout that is None."""
+    if endless:
+        return False
     texts = [source_text(rank.sources, frame) for frame in frames]
     unread = bool(rank.attempts) and not any(tried.what == "sources" and tried.answered for tried in rank.attempts)
     return any(is_bounded(text) for text in texts) or (unread and bool(texts) and not any(texts))

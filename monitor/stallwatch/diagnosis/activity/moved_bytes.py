@@ -4,7 +4,12 @@ prefetcher)."""
 
 from collections.abc import Collection
 
-from stallwatch.diagnosis.activity.blocking_location import BlockingLocation, KernelWait, kernel_wait
+from stallwatch.diagnosis.activity.blocking_location import (
+    ENDED_BY_PROCESSES,
+    BlockingLocation,
+    KernelWait,
+    kernel_wait,
+)
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, brings_results, carries_collectives
 
 # Calls that end when a descriptor of its own, or the kernel, has something. Another thread may end any other wait: it
@@ -18,7 +23,8 @@ _PLAIN_LOCK = "waits for a lock"  # neither an event nor a queue, nor what a nat
 def waits_by_itself(kernel: ThreadLook, standing: BlockingLocation) -> bool:
     """Whether no other thread of its process ends its wait by what it reads or writes."""
     wait = kernel_wait(kernel.wchan, kernel.state, kernel.waits_on)
-    return wait in _BY_ITSELF or (wait == "futex" and standing.detail == _PLAIN_LOCK)
+    of_processes = standing.shared_lock == "processes" or standing.detail in ENDED_BY_PROCESSES
+    return wait in _BY_ITSELF or (wait == "futex" and (of_processes or standing.detail == _PLAIN_LOCK))
 
 
 def moved_bytes(look: RankLook, own_id: int | None, awaited: Collection[int]) -> int | None:

@@ -31,6 +31,7 @@ class ThreadLook(NamedTuple):
     own_wakes: int = 0  # since, by our look
     waits_on: str = ""
     awaited_child: int | None = None
+    endless: bool | None = None
 
 
 # Pauses of other looks at it wake a thread as well (six times in 72 s were seen, two of which its look counted).
@@ -114,7 +115,9 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
         state = process.state
     if found is None:
         return ThreadLook(state, wchan, None)
-    return ThreadLook(state, wchan, found.cpu_ticks, found.wakes, found.own_wakes, found.waits_on, found.awaited_child)
+    return ThreadLook(
+        state, wchan, found.cpu_ticks, found.wakes, found.own_wakes, found.waits_on, found.awaited_child, found.endless
+    )
 
 
 def _thread_state(process: ProcessLook, thread: ThreadStack | None, *, main: bool) -> ThreadState | None:

@@ -118,6 +118,7 @@ def test_the_line_names_a_sleep_in_native_code_and_a_signal(line: str, kind: str
 @pytest.mark.parametrize(
     ("wchan", "state", "kind"),
     [
+        ("mem_cgroup_oom_synchronize", "D", "memory"),
         ("futex_wait_queue_me", "S", "futex"), ("poll_schedule_timeout.constprop.0", "S", "poll"),
         ("unix_stream_read_generic", "S", "socket"), ("kernel_clone", "D", "vfork"), ("do_wait", "S", "child"),
         ("anon_pipe_read", "S", "pipe"), ("rpc_wait_bit_killable", "D", "file"), ("some_new_driver", "D", "file"),

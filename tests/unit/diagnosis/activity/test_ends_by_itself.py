@@ -66,6 +66,23 @@ def test_a_wait_whose_line_could_not_be_read_may_have_a_time_out(answered: bool,
     assert read_activity(msgspec.structs.replace(found, attempts=tried)).progress.ends_by_itself == kind
 
 
+SHARED = "PY/multiprocessing/synchronize.py"
+TIMED_OR_NOT = "return self._wait_semaphore.acquire(True, timeout)"  # with a timeout of None, too
+
+
+@pytest.mark.parametrize(("endless", "kind"), [(True, None), (False, "timeout"), (None, "timeout")])
+def test_the_kernel_knows_whether_a_line_s_time_out_is_none(endless: bool | None, kind: str | None) -> None:
+    """A barrier of mp.spawn's ranks was said to have a time-out of its own, and told two minutes late."""
+    frames = stack(f"Condition.wait@{SHARED}:268", f"Barrier.wait@{SHARED}:320", "load@JOB:4", MODULE)
+    waits = ThreadState(PID, "python", "S", wchan="futex_do_wait", endless=endless)
+    found = rank(
+        stacks=(stacks(thread(frames)),),
+        processes=(process("S", "futex_do_wait", threads=(waits,)),),
+        sources=(SourceLine(frames[0].filename, 268, TIMED_OR_NOT),),
+    )
+    assert read_activity(found).progress.ends_by_itself == kind
+
+
 GETS = stack("Condition.wait@PY/threading.py:327", "Queue.get@PY/queue.py:171", "advance@JOB:4", MODULE)
 STARTED = ("Thread.run@PY/threading.py:982", "Thread._bootstrap@PY/threading.py:1002")
 

@@ -62,6 +62,13 @@ def test_collectives_of_another_thread_bring_nothing(name: str) -> None:
     assert moves(AT_A_LOCK, "futex_do_wait", {PID: 0, 701: 0, 702: MANY}, names={702: name}) is False
 
 
+def test_what_processes_share_is_given_back_by_another_process() -> None:
+    """A barrier of mp.spawn's ranks: what one had read was taken for progress, the hang for a wait."""
+    barrier = ("Condition.wait@PY/multiprocessing/synchronize.py:268", "Barrier.wait@PY/threading.py:697", *AT_A_LOCK)
+    assert moves(barrier, "futex_do_wait", {PID: 0, 701: MANY}) is False
+    assert moves(barrier, "futex_do_wait", {PID: 1 << 20, 701: MANY}) is True, "its own"
+
+
 def test_an_event_may_be_set_by_whoever_writes() -> None:
     assert moves(EVENT, "futex_do_wait", {PID: 0, 701: MANY}) is True
 
