@@ -139,8 +139,9 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
         r"\.item\s*\(|\.cpu\s*\(|\.tolist\s*\(|\.numpy\s*\(|synchronize\s*\(|\.to\s*\(|\.nonzero\s*\(")),
     ("database", re.compile(r"\.(?:execute(?:many|script)?|commit|rollback)\s*\(")),
     ("socket", re.compile(r"\.(?:recv\w*|accept|connect|sendall|urlopen)\s*\(|\brequests\.|\bselect\.")),
-    ("input", re.compile(r"\binput\s*\(|\bstdin\b|\bgetpass\w*\s*\(")),
-    ("print", re.compile(r"\bprint\s*\(|\bstd(?:out|err)\b")),
+    # Its own, not those of a program that it started: `child.stdin.write(…)`.
+    ("input", re.compile(r"\binput\s*\(|(?:\bsys\.|(?<![\w.]))stdin\b(?!\s*=)|\bgetpass\w*\s*\(")),
+    ("print", re.compile(r"\bprint\s*\(|(?:\bsys\.|(?<![\w.]))std(?:out|err)\b(?!\s*=)")),
     ("filesystem", re.compile(
         r"\bopen\s*\(|\.(?:read\w*|write\w*|flush|stat|exists|mkdir|unlink|rename|iterdir|glob)\s*\("
         r"|\bos\.(?:read|write|open|stat|fsync|listdir|scandir|rename|replace|remove|makedirs|path\.\w+)\s*\(|\bshutil\.")),

@@ -80,6 +80,8 @@ def _rows(
 
 
 READ_BY_NOBODY = "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
+ANY_PROCESS = "waits for another process"
+AT_A_QUEUE = "waits for a queue"
 
 LIBRARY_ROWS: tuple[FrameRow, ...] = (
     # The end of a process
@@ -98,12 +100,12 @@ LIBRARY_ROWS: tuple[FrameRow, ...] = (
     *standard("lock", "waits for a lock", ("threading", r"_?wait(?:_for)?|acquire|__enter__|_acquire\w*|_enter"),
               r"asyncio\.(?:locks|queues)"),
     *standard("shared_lock", "waits for a lock shared with other processes", r"multiprocessing\.synchronize"),
-    *standard("queue", "waits for a queue", ("queue", "get|put|join")),
+    *standard("queue", AT_A_QUEUE, ("queue", "get|put|join")),
     *standard("join", "waits for the result of a background task",
               (r"concurrent\.futures\.\w+", r"\w*result\w*|exception|wait|as_completed|shutdown")),
     *standard("process_queue", "waits for its pool of worker processes",
               (r"multiprocessing\.pool", "get|wait|next|map|starmap|apply|join")),
-    *standard("process_queue", "waits for another process",
+    *standard("process_queue", ANY_PROCESS,
               r"multiprocessing\.(?:queues|connection|managers|pool|reduction)"),
     *standard("child", "waits for a child process", "subprocess", "pty",
               r"multiprocessing\.(?:process|popen_\w+|forkserver|resource_tracker|spawn)"),

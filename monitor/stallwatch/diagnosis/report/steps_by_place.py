@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY
+from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY, WAITS_FOR_MEMORY
+from stallwatch.diagnosis.frames.meaning import AT_A_QUEUE
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
 from stallwatch.diagnosis.report.steps_by_wait import by_wait
 from stallwatch.diagnosis.report.text import format_location
@@ -43,6 +44,17 @@ def _lock(at: Stuck) -> list[NextStep]:
     if at.activity and shared is not None:
         return _shared_lock(at, at.activity.place.lock_holder_pid)
     waits = at.place.clause("; it waits at", with_pid=False)
+    if at.activity and at.activity.place.detail == AT_A_QUEUE:
+        return [
+            of_the_living(
+                f"{at.stacks}{f'{waits}:' if waits else ';'} look for the thread at the other end of the queue"
+                f"{_beside(at.activity)}."
+            ),
+            "If there is none, it has ended, most likely by an exception: its traceback is in the rank's log, below "
+            "`Exception in thread`. Have it put its exception, or an end mark, into the queue in a `finally`.",
+            "Give that wait a time-out (`queue.get(timeout=…)`), so that the rank fails instead of waiting for ever.",
+            restart("Stop the job and start it from its last checkpoint if no thread is left at the other end."),
+        ]
     return [
         of_the_living(
             f"{at.stacks}{f'{waits}:' if waits else ';'} look for the thread that should release or signal what "
@@ -262,6 +274,16 @@ def _loader(at: Stuck) -> list[NextStep]:
 
 
 def _uninterruptible(at: Stuck) -> list[NextStep]:
+    if at.activity and at.activity.place.detail == WAITS_FOR_MEMORY:
+        return [
+            of_the_living(
+                f"On {at.host} see its limit of memory and who uses it: `cat /proc/{at.pid}/cgroup`, and of that group "
+                f"`memory.max` (v1: memory.limit_in_bytes, memory.oom_control){at.place.clause('; it stands at')}."
+            ),
+            of_the_living("A higher limit lets it go on at once; so does ending another process of its group."),
+            "Give the job the memory that it takes (Slurm `--mem`, Kubernetes `resources.limits.memory`), or let it "
+            "take less: fewer loader workers, smaller caches.",
+        ]
     return [
         of_the_living(
             f"On {at.host} the kernel holds it (state D), signals do not reach it: `cat /proc/{at.pid}/wchan`, as root "

@@ -3,6 +3,7 @@ person."""
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.doing import STARVES
+from stallwatch.diagnosis.frames.meaning import ANY_PROCESS
 from stallwatch.diagnosis.report.step_context import Stuck
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import NextStep, Step, of_the_living
@@ -54,6 +55,8 @@ def _child(at: Stuck, activity: RankActivity) -> list[NextStep]:
     if child := activity.helpers.child:
         line = format_location(child.frame) or "a line that was not read"
         see = f"On {at.host} its child process {child.pid} is at {line}: `py-spy dump --pid {child.pid}`."
+    elif not activity.helpers.child_pids and activity.place.detail == ANY_PROCESS:
+        return _any_process(at)
     else:
         see = f"On {at.host} see what its children do: `ps -o pid,stat,wchan:32,etime,args --ppid {at.pid}`."
         if activity.helpers.child_pids:
@@ -71,6 +74,21 @@ def _child(at: Stuck, activity: RankActivity) -> list[NextStep]:
         of_the_living(
             f"Ending that child (`kill <pid>` on {at.host}) lets the rank go on or fail with an error that tells more."
         ),
+    ]
+
+
+def _any_process(at: Stuck) -> list[NextStep]:
+    """It has no child: who is to answer started it, or was started beside it (mp.spawn, a launcher of one's own)."""
+    return [
+        of_the_living(
+            f"It waits at {at.line} for a process that is none of its children. On {at.host} see who started it, and "
+            f"what that one runs beside it: `ps -o pid,ppid,stat,etime,args -p $(ps -o ppid= -p {at.pid}) --ppid $(ps "
+            f"-o ppid= -p {at.pid})`, and where the one stands that is to answer: `py-spy dump --pid <pid>`.",
+        ),
+        "If that one, or its thread that puts into the queue, has ended by an exception, its traceback is in the log "
+        "of the process that started the ranks.",
+        "Give that wait a time-out (`queue.get(timeout=…)`, `connection.poll(timeout)`), so that the rank fails "
+        "instead of waiting for ever.",
     ]
 
 

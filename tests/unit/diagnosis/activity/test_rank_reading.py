@@ -119,7 +119,10 @@ def test_a_wait_in_c_at_a_line_that_does_not_tell_may_be_a_collective() -> None:
         ("dist.distributed_c10d._get_default_store().get('key')", "store"),
         ("rows = cursor.execute(query).fetchall()", "database"),
         ("answer = input('continue? ')", "input"),
+        ("line = sys.stdin.readline()", "input"),
         ("print(line, flush=True)", "print"),
+        ("sys.stderr.write(line)", "print"),
+        ("converter.stdin.write(text); made = converter.stdout.read()", "filesystem"),  # of a program that it started
         ("print(loss.item())", "gpu_sync"),
         ("batch = self.queue.get()", "queue"),
         ("result = future.result()", "join"),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from stallwatch.diagnosis import claims
+from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.report.steps import deadline, next_steps, safety
 from stallwatch.diagnosis.step import NextStep, text_of
@@ -84,6 +85,30 @@ def test_a_wait_that_names_its_object_gets_steps_for_that(fields: dict[str, Any]
     told = steps("not_entered", 2, **fields)
     assert told_first in told[0]
     assert "/srv/job/train.py:88 in load" in told[0]
+    assert not any("mount" in step for step in told)
+
+
+def test_a_queue_of_threads_asks_for_the_thread_at_its_other_end() -> None:
+    """A prefetcher that had died of an exception: people were told of locks and of forks."""
+    told = steps("not_entered", 2, detail="waits for a queue")
+    assert "the thread at the other end of the queue" in told[0]
+    assert "Exception in thread" in told[1]
+    assert not any("lock" in step for step in told)
+
+
+def test_who_has_no_child_is_sent_to_no_children() -> None:
+    """A rank of mp.spawn whose parent feeds it: `ps --ppid` of the rank shows nothing."""
+    waits = {"detail": "waits for another process", "waits_for_children": True}
+    told = steps("not_entered", 2, **waits)
+    assert "none of its children" in told[0]
+    assert "ps -o ppid= -p 4711" in told[0]
+    assert not any("that child" in step for step in told)
+    assert "its children do" in steps("not_entered", 2, **waits, child_pids=(801,))[0]
+
+
+def test_who_waits_for_memory_is_sent_to_its_limit() -> None:
+    told = steps("not_entered", 2, detail=WAITS_FOR_MEMORY, uninterruptible=True, where="user_code")
+    assert "memory.max" in told[0]
     assert not any("mount" in step for step in told)
 
 
