@@ -100,7 +100,10 @@ def _is_restarted(life: IncidentLife, facts: JobFacts | None) -> bool:
 
 def _is_owed(life: IncidentLife, findings: tuple[Finding, ...], at_ns: int) -> bool:
     """A verdict on what ended the job is still to come."""
-    if life.confirmed_ns is None or life.judgements_failed or life.family == "health":
+    if life.confirmed_ns is None or life.family == "health":
+        return False
+    # A look that was lost (a crowded node, a full disk) says nothing; of the dead another one shows as much.
+    if life.judgements_failed and not died(findings):
         return False
     verdict = life.incident.verdict
     if verdict is None:

@@ -250,6 +250,38 @@ def test_who_is_told_of_a_job_when_it_is_gone_is_not_told_to_end_it() -> None:
     assert "safe to kill" not in message and "timeout ends" not in message
 
 
+def test_a_death_whose_look_was_lost_is_looked_at_again_and_told() -> None:
+    """On a node at a load of a hundred the one look at a crash could not be written down, its judge found an empty
+    folder, and the incident ended: nobody was told that a rank had aborted."""
+    story, gone = Story(), [facts(alive=(), failed=True)]
+    story.at(6, DIED, jobs=gone)
+    story.at(7, DIED, jobs=gone)
+    story.looked()
+    story.judged(None, "analyze ended with 65")
+    while story.life.looks < 2:
+        assert story.second < 60
+        story.at(story.second + 1, DIED, jobs=gone)
+    story.looked()
+    story.judged(report("rank_exited"))
+    told = story.incident if story.lives.active else story.lives.past[0]
+    assert (told.severity, told.verdict and told.verdict.cause) == ("critical", "rank_exited")
+
+
+def test_a_death_that_can_never_be_judged_ends() -> None:
+    story, gone = Story(), [facts(alive=(), failed=True)]
+    story.at(6, DIED, jobs=gone)
+    story.at(7, DIED, jobs=gone)
+    story.looked()
+    story.judged(None, "analyze ended with 65")
+    while story.lives.active:
+        assert story.second < 120
+        looks = story.life.looks
+        story.at(story.second + 1, DIED, jobs=gone)
+        if story.lives.active and story.life.looks > looks:
+            story.looked()
+            story.judged(None, "analyze ended with 65")
+
+
 @pytest.mark.parametrize(
     ("oldest", "ended"),
     [(100, False), (200, True), (0, False)],
