@@ -123,10 +123,8 @@ _BEGINNINGS: Final = (
     "horovod has been", "ddp expects same model", "disagreement between rank", "innerrunopapi:",
 )  # fmt: skip
 _OF_ANY_TYPE: Final = (
-    "unable to unpickle data from other",
-    "fatal error: gradients are",
-    "parameter hashes not matching",
-)
+    "unable to unpickle data from other", "fatal error: gradients are", "parameter hashes not matching",
+)  # fmt: skip
 _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Group|Warning|StopIteration)$")
 # Types of exceptions that wrap, or pass on, the exception of another process.
 _WRAPPERS: Final = frozenset({
