@@ -115,6 +115,12 @@ def test_the_line_names_a_sleep_in_native_code_and_a_signal(line: str, kind: str
     assert hint(line) == kind
 
 
+@pytest.mark.parametrize(("wchan", "does"), [("__do_sys_pause", "waits for a signal"), ("do_syscall_64", "sleeps")])
+def test_the_kernel_says_what_a_wait_in_native_code_is(wchan: str, does: str) -> None:
+    place = read_activity(rank(stack("reset_card@JOB:4", MODULE), "S", wchan)).place
+    assert (place.where, place.detail) == ("user_code", does)
+
+
 @pytest.mark.parametrize(
     ("wchan", "state", "kind"),
     [

@@ -141,8 +141,6 @@ def test_the_text_of_a_line_tells_the_call_in_c(line: str, kind: str | None) -> 
         ("db.execute('insert into runs values (1)')", "hrtimer_nanosleep", "lock", "waits for a database"),
         ("db.execute('insert into runs values (1)')", "poll_schedule_timeout", "socket", "waits for a database"),
         ("input('continue? ')", "anon_pipe_read", "user_code", "waits for input from a person"),
-        ("signal.pause()", "__do_sys_pause", "user_code", "waits for a signal"),
-        ("milestone()", "do_syscall_64", "user_code", "sleeps"),
         ("print(loss, flush=True)", "anon_pipe_write", "filesystem",
          "writes into a pipe that is full and that nobody reads"),
         ("dist.distributed_c10d._get_default_store().get('key')", "poll_schedule_timeout.constprop.0", "store",
