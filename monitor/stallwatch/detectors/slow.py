@@ -300,10 +300,8 @@ class SlowDetector:
             return before  # the others stand: nobody is left to compare it with
         lasts_ns = watched.looks.looks[-1].at_ns - before.since_ns
         measured = max(window, _measured_looks(watched.looks, lasts_ns))
-        every, surely = (
-            columns_with(watched.looks, before.ranks, measured),
-            max(LEAST_LOOKS, int(_SURELY_OF_IT * window)),
-        )
+        every = columns_with(watched.looks, before.ranks, measured)
+        surely = max(LEAST_LOOKS, int(_SURELY_OF_IT * window))
         slowness = slow_cost(watched.looks, every, before.ranks, alive, before.before_seconds, surely)
         left, error = difference(columns, before.ranks)
         if is_over(left, error, before.share, self._searched_share / 2):
@@ -388,14 +386,11 @@ def cost_lead(slowness: Slowness | None) -> str:
 
 def held_back(least: Least, since: str, whose: str = "they") -> str:
     """`whose`: of whom it is that the others' share of waiting is."""
+    holds = "holds" if len(least.ranks) == 1 else "hold"
     return (
-        f"{_named(least.ranks)} the others back{since}: in the last {least.looks} looks {whose} stood waiting in a "
-        f"collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
+        f"{_ranks(least.ranks)} {holds} the others back{since}: in the last {least.looks} looks {whose} stood waiting "
+        f"in a collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
     )
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"{_ranks(ranks)} {'holds' if len(ranks) == 1 else 'hold'}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
