@@ -124,8 +124,7 @@ class SlowState(msgspec.Struct, frozen=True):
 
 
 def searched_share(slow: SlowSection) -> float:
-    """By which share of a step's time peers must wait more: a cost of 10 % of a step makes them wait 9 % of what it
-    takes now."""
+    """By which share of a step's time peers must wait more: for a cost of 10 % of a step, 9 % of what it takes now."""
     return _SEARCHED * slow.cost_share / (1 + slow.cost_share)
 
 
@@ -214,8 +213,7 @@ class SlowDetector:
             for window in windows:
                 before, since_ns = partial(_before, looks, members, window), looks.since_ns(window)
                 leasts = [who_waits_least(peers, window, self._searched_share, before, since_ns) for peers in each]
-                # A wrong idea of the counts' distances makes a rank the least whenever another is: it is sure where
-                # every idea shows the same ranks.
+                # A wrong idea of the distances makes one the least whenever another is: surely where all say the same.
                 same = len({least and least.ranks for least in leasts}) == 1
                 last = next((least for least in reversed(leasts) if least is not None), None)
                 if last is not None:
