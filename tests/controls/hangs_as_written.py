@@ -169,10 +169,10 @@ def one_has_a_mesh_of_another_shape() -> None:
         beat.step()
 
 
-@hang(culprits=(2,), causes=("collective_mismatch", "rank_raised"))
+@hang(culprits=(), causes=("collective_mismatch",))
 def cannot_read_what_it_gathered() -> None:
     """A node has an older package: rank 2 cannot unpickle the predictions, logs that, and goes on without this
-    evaluation's reductions."""
+    evaluation's reductions. gloo aborts whoever receives another size, an innocent one."""
     train(WARM_UP)
     try:
         everybody: list[object] = [None] * WORLD
