@@ -146,7 +146,9 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
         if match is not None:
             found = {name: value for name, value in match.groupdict().items() if value}
             writer += found.pop("writer", "")
-            said = found | said  # the outermost tells it: of a time the one that all lines have
+            # The outermost tells it: of a time the one that all lines have. But a launcher within a task of another
+            # counts the ranks.
+            said = found | said | ({"task": found["task"]} if "task" in found else {})
         elif match := next((match for shape in shapes if (match := shape.match(text))), None):
             writer += _TIME.sub("", match[0])
             if told := _TELLS_RANK.search(match[0]):

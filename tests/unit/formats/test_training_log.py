@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch.formats.log_prefix import read_line
 from stallwatch.formats.training_log import parse
 from stallwatch.model.evidence import LogEvent
 
@@ -103,6 +104,12 @@ def test_group_status_of_every_form(line: str, group: str, group_rank: int) -> N
 def test_prefixes_of_launchers_hide_nothing(prefix: str) -> None:
     event = only(f"{prefix}[rank3]: RuntimeError: x Timed out waiting 1800000ms for recv operation to complete")
     assert (event.kind, event.timeout_ms, event.rank) == ("gloo_timeout", 1_800_000, 3)
+
+
+def test_of_launchers_within_each_other_the_innermost_counts_the_ranks() -> None:
+    assert [read_line(f"{label}[1,2]<stderr>: x").task for label in ("", "0: ", "[1,0]<stderr>:")] == [2, 2, 2]
+    assert read_line("3: [default2]:x").task == 3
+    assert read_line("2026-11-27T21:01:55Z stderr F 2026-11-27 21:00:00,1 x").stamp == "2026-11-27T21:01:55Z"
 
 
 def test_deaths_of_peers_are_no_first_causes() -> None:
