@@ -1,4 +1,5 @@
-"""Prometheus' view of the node: one report as samples, nothing for what is unknown or gone; rendered for who asks."""
+"""Prometheus' view of the node: one report as samples, nothing for what is unknown or gone; those as
+prometheus-client's families, rendered for who asks."""
 
 import hashlib
 import logging
@@ -9,21 +10,25 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from stallwatch import __version__
 from stallwatch.diagnosis.report.steps import deadline
 from stallwatch.model.incident import Incident, NodeReport, RankView
-from stallwatch.model.metric import Labels
+from stallwatch.model.metric import Family, Labels
 from stallwatch.model.reading import Known
 from stallwatch.model.sensor_spec import SensorSpec
 from stallwatch.model.snapshot import SENSORS, JobKey
 from stallwatch.model.verdict import CulpritProcess, GroupRef, Verdict
-from stallwatch.outputs.exposition import Exposition
 from stallwatch.outputs.headline import link
 from stallwatch.outputs.metric_table import FAMILIES
 from stallwatch.outputs.output_health import OutputHealth
 
 log = logging.getLogger(__name__)
+
+Metric = GaugeMetricFamily | CounterMetricFamily
+Encoder = Callable[[Collector], bytes]
 
 # What Prometheus asks for; whoever asks for something else gets the oldest, which everything reads.
 _ASKED = (
@@ -33,9 +38,7 @@ _ASKED = (
     "application/openmetrics-text;version=1.0.0",
     *(f"application/openmetrics-text;version=1.0.0;escaping={how}" for how in ("allow-utf-8", "underscores")),
 )
-_FORMATS: dict[str, Exposition] = {
-    content_type: Exposition(encoder) for encoder, content_type in map(choose_encoder, _ASKED)
-}
+_FORMATS = {content_type: encoder for encoder, content_type in map(choose_encoder, _ASKED)}
 _dropped: set[str] = set()  # families of which it is in the log
 OLDEST: str = choose_encoder("")[1]
 
@@ -61,24 +64,49 @@ def negotiated(accept: str) -> str:
     return content_type if content_type in _FORMATS else OLDEST
 
 
+class NodeCollector(Collector):
+    """A report for prometheus-client. A sample whose text or number nothing can hold costs itself; of two with one set
+    of labels the last counts, or Prometheus would drop one by chance."""
+
+    def __init__(self, report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> None:
+        self._report = report
+        self._outputs = outputs
+        self._external_url = external_url
+        self.dropped: set[str] = set()  # families that lost a sample
+
+    def collect(self) -> Iterator[Metric]:
+        """Families in the table's order, those with samples."""
+        by_family: dict[str, dict[Labels, float]] = {family.name: {} for family in FAMILIES}
+        for name, labels, value in samples(self._report, self._outputs, self._external_url):
+            try:
+                "".join(labels).encode()
+                by_family[name][labels] = float(value)
+            except (UnicodeError, TypeError, ValueError, OverflowError):
+                self.dropped.add(name)
+        for family in FAMILIES:
+            if values := by_family[family.name]:
+                metric = _metric(family)
+                for labels, value in values.items():
+                    metric.add_metric(labels, value)
+                yield metric
+
+
 def render(
     report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "", content_type: str = OLDEST
 ) -> bytes:
-    """Everything that is known about the node and the daemon, in one of the formats that `negotiated` returns: families
-    in the table's order, those with samples. A sample whose text or number nothing can hold costs itself; of two with
-    one set of labels the last counts, or Prometheus would drop one by chance."""
-    values: dict[str, dict[Labels, float]] = {family.name: {} for family in FAMILIES}
-    dropped: set[str] = set()
-    for name, labels, value in samples(report, outputs, external_url):
-        try:
-            "".join(labels).encode()
-            values[name][labels] = float(value)
-        except (UnicodeError, TypeError, ValueError, OverflowError):
-            dropped.add(name)
-    for name in dropped - _dropped:
+    """Everything that is known about the node and the daemon, in one of the formats that `negotiated` returns."""
+    collector = NodeCollector(report, outputs, external_url)
+    encode: Encoder = _FORMATS[content_type]
+    text = encode(collector)
+    for name in collector.dropped - _dropped:
         _dropped.add(name)
         log.warning("%s: a sample is left out: its text or number cannot be written", name)
-    return _FORMATS[content_type].text((family, values[family.name]) for family in FAMILIES if values[family.name])
+    return text
+
+
+def _metric(family: Family) -> Metric:
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    return kind(family.name, family.help, labels=family.labels)
 
 
 def samples(report: NodeReport, outputs: Sequence[OutputHealth], external_url: str = "") -> Iterator[MetricSample]:
