@@ -35,6 +35,11 @@ class SystemClock:
         return time.time_ns()
 
 
+def since_boot_ns() -> int:
+    """CLOCK_BOOTTIME, by which the kernel says when a process began."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
 def iso(wall_ns: int, timespec: str = "milliseconds") -> str:
     """Given nanoseconds since the Unix epoch, return them as documents have them: ISO 8601 in UTC, `timespec` as
     datetime.isoformat has it. Raise OverflowError, ValueError or OSError for a time that no calendar has."""

@@ -12,12 +12,11 @@ from types import FrameType
 
 from msgspec.structs import replace
 
-from stallwatch.clock import Clock
+from stallwatch.clock import Clock, since_boot_ns
 from stallwatch.config import Config
 from stallwatch.detectors.detection import Detected, Detection, DetectionState
 from stallwatch.detectors.node_pace import paces
 from stallwatch.errors import StallwatchError
-from stallwatch.fleet.place import since_boot_ns
 from stallwatch.incidents import silence
 from stallwatch.incidents.engine import Engine, Now
 from stallwatch.incidents.life import IncidentTable

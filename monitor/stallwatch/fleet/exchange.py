@@ -9,13 +9,13 @@ from typing import get_args
 
 import msgspec
 
-from stallwatch.clock import SECOND_NS
+from stallwatch.clock import SECOND_NS, since_boot_ns
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.fleet.company_seat import CompanySeen
 from stallwatch.fleet.orders import OrdersSeen
 from stallwatch.fleet.pace_seat import PaceSeen
-from stallwatch.fleet.place import KEPT_SECONDS, Board, Key, Life, MeetingPlace, Turn, since_boot_ns
+from stallwatch.fleet.place import KEPT_SECONDS, Board, Key, Life, MeetingPlace, Turn
 from stallwatch.fleet.roster import RosterSeen
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 from stallwatch.formats.tolerant import NOT_JSON

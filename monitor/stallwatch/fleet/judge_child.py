@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from stallwatch.clock import SECOND_NS
+from stallwatch.clock import SECOND_NS, since_boot_ns
 from stallwatch.encoding import json_of
 from stallwatch.fleet.clocks import aligned
 from stallwatch.fleet.node_word import believed
 from stallwatch.fleet.pace_seat import ORDINAL, SILENT_SECONDS
 from stallwatch.fleet.pace_verdict import PaceVerdict, believed_paces, judge_pace
-from stallwatch.fleet.place import LIFE_SECONDS, Dated, Key, MeetingPlace, PlaceProblem, since_boot_ns
+from stallwatch.fleet.place import LIFE_SECONDS, Dated, Key, MeetingPlace, PlaceProblem
 from stallwatch.fleet.place_settings import Settings, open_place, secret_of
 from stallwatch.fleet.seal import key_id
 from stallwatch.fleet.verdict import Home, JobVerdict, judge_job

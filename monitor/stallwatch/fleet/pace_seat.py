@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from stallwatch.clock import SECOND_NS
+from stallwatch.clock import SECOND_NS, since_boot_ns
 from stallwatch.encoding import json_of
 from stallwatch.fleet.pace_verdict import PaceVerdict
-from stallwatch.fleet.place import CLAIM_SECONDS, LIFE_SECONDS, Key, MeetingPlace, since_boot_ns
+from stallwatch.fleet.place import CLAIM_SECONDS, LIFE_SECONDS, Key, MeetingPlace
 from stallwatch.fleet.seal import SealBroken, seal, unseal
 
 PUT_SECONDS: Final = 10.0

@@ -1,6 +1,5 @@
 """What a meeting place can do. Every call may block and belongs into a child; every call may raise PlaceProblem."""
 
-import time
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -198,11 +197,6 @@ class MeetingPlace(Protocol):
     def hang_up(self) -> None:
         """Hang up; the next call connects anew."""
         ...
-
-
-def since_boot_ns() -> int:
-    """CLOCK_BOOTTIME, by which the kernel says when a process began."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def is_of_another(life: Life | None, opened_seconds: float | None, *, attended: bool) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch import __version__
-from stallwatch.clock import SECOND_NS, Clock
+from stallwatch.clock import SECOND_NS, Clock, since_boot_ns
 from stallwatch.config import Config, node_of
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.detectors.node_pace import NodePace
@@ -20,7 +20,6 @@ from stallwatch.fleet.node_word import NodeWord, encode_word
 from stallwatch.fleet.orders import Book, News
 from stallwatch.fleet.pace_seat import JobPace
 from stallwatch.fleet.pace_verdict import PaceVerdict, encode_pace
-from stallwatch.fleet.place import since_boot_ns
 from stallwatch.fleet.place_settings import exposed, settings_of
 from stallwatch.fleet.position import Local, Position
 from stallwatch.fleet.roster import MEND, RENAME, RosterSeat, apart_of, doubled_in, named
