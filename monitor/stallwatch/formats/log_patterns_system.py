@@ -4,7 +4,14 @@ import re
 from typing import Final
 
 from stallwatch.formats.log_pattern import pattern
-from stallwatch.model.launchers import MPI_PROGRAMS, PROGRAMS
+from stallwatch.model.launchers import MODULES, MPI_PROGRAMS, PROGRAMS
+
+# A command of subprocess, as a list or as a text, up to the launcher in it: "['/env/bin/python', '-u', '-m', 'torch….
+_WORDS_END: Final = r"['\"]?,? ['\"]?"
+_LAUNCHERS_COMMAND: Final = (
+    rf"['\"]?\[?['\"]?(?:[^\s'\",]*/)?(?:python[\d.]*{_WORDS_END}(?:-\w{_WORDS_END}){{0,4}}(?:[^\s'\",]*/)?)?"
+    rf"(?:{'|'.join(map(re.escape, ('deepspeed', 'accelerate', 'torchrun', *MODULES)))})(?=['\" ])"
+)
 
 SYSTEM_PATTERNS: Final = (
     # Agents of torchrun and DeepSpeed about a process that ended.
@@ -133,10 +140,15 @@ SYSTEM_PATTERNS: Final = (
         r"CalledProcessError: Command .*--local[_-]rank=.*"
         r"(?:died with <Signals\.(?P<died_of>SIG\w+): \d+>|returned non-zero exit status (?P<exit>\d+))",
     ),
-    pattern(
-        "process_failed",
-        "died with <Signals.",
-        r"CalledProcessError: Command .*died with <Signals\.(?P<died_of>SIG\w+): \d+>",
+    # Of other launchers: by the command, or by who raised it. A tool that the job itself runs says the same of its end.
+    *(
+        pattern(
+            "process_failed",
+            "died with <Signals.",
+            rf"CalledProcessError: Command {command}.*died with <Signals\.(?P<died_of>SIG\w+): \d+>",
+            by_launcher=by_launcher,
+        )
+        for command, by_launcher in ((_LAUNCHERS_COMMAND, False), ("", True))
     ),
     # Launchers within Python: multiprocessing (its index is the local rank), Lightning, Composer, horovodrun.
     pattern(

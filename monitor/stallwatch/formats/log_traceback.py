@@ -31,6 +31,10 @@ _NAMED: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault)$")
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |^<string>")
 # A cut traceback that begins there may be one of those that each rank passes on.
 _PASSES_ON: Final = re.compile(r"torch/distributed/checkpoint/\w+\.py$")
+# Where a launcher's own code stands: what it raises there ends no rank by itself.
+LAUNCHERS_CODE: Final = re.compile(
+    r"/(?:deepspeed/launcher|accelerate/commands)/|/torch/distributed/(?:launch|run)\.py$"
+)
 _CLASS: Final = re.compile(r"[A-Z]|^(?:\w+\.)*(?:error|timeout|herror|gaierror)$")
 UNKNOWN: Final = -1
 _LENGTH: Final = re.compile(r"[1-9]\d{0,2}")  # of a mangled name's next part, before it
@@ -102,6 +106,11 @@ class Traceback:
     def frame(self) -> CodeFrame | None:
         """The innermost frame of the job's own code, else the innermost of all."""
         return innermost_own(self.frames)
+
+    @property
+    def of_launcher(self) -> bool:
+        """Whether a launcher's own code is in it."""
+        return any(LAUNCHERS_CODE.search(frame.filename) for frame in self.frames)
 
 
 def innermost_own(frames: Sequence[CodeFrame]) -> CodeFrame | None:

@@ -148,6 +148,7 @@ class _Reading:
         self._section: int | None = None  # whose part of the log this is
         self._child: int | None = None  # local rank of a child, whose traceback comes next
         self._worker: int | None = None  # likewise a rank
+        self._by_launcher = False  # the traceback that this line ended has a launcher's own code in it
         self._messages = Messages()
 
     def feed(self, raw: str, number: int) -> None:
@@ -170,7 +171,7 @@ class _Reading:
         before = len(self.events)
         part_of_block = self._traceback(line, number) or self._blocks.feed(line, number)
         if not part_of_block and not self.summary.feed(line.text, number):
-            self.events += _events(line, number)
+            self.events += _events(line, number, by_launcher=self._by_launcher)
             if len(self.events) == before and (alone := lone_exception(line.text)):
                 self.events.append(_of_exception(line, number, *alone))
         for place in range(before, len(self.events)):
@@ -234,6 +235,7 @@ class _Reading:
         """Collect a traceback. Its last line may mean more than an exception, and is looked at as any other."""
         writer = line.rank, line.writer if line.rank is None else ""  # what is before a rank's mark may count lines
         open_one = self._tracebacks.get(writer)
+        self._by_launcher = False
         text = undrawn(line.text)
         if IGNORED.match(text):
             self._ignored.add(writer)
@@ -255,6 +257,7 @@ class _Reading:
         if not open_one.done:
             return True
         del self._tracebacks[writer]
+        self._by_launcher = open_one.of_launcher
         if open_one.exception:
             secondary = open_one.ignored or any(event.secondary for event in _events(line, number))
             event = _of_exception(line, number, open_one.exception, open_one.message)
@@ -281,8 +284,10 @@ def _of_exception(line: Line, number: int, exception: str, message: str | None) 
     )
 
 
-def _events(line: Line, number: int) -> Iterator[LogEvent]:
+def _events(line: Line, number: int, *, by_launcher: bool = False) -> Iterator[LogEvent]:
     for pattern in PATTERNS:
+        if pattern.by_launcher and not by_launcher:
+            continue
         if pattern.needle in line.text and (match := pattern.expression.search(line.text)):
             yield _event(pattern, match, line, number)
             return

@@ -7,6 +7,7 @@ from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final, NamedTuple
 
 from stallwatch.formats.log_mismatch import refusal_of
+from stallwatch.formats.log_traceback import LAUNCHERS_CODE
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
@@ -144,10 +145,6 @@ _GPU_UNREACHABLE: Final = (
     "nvmldevicegethandle", "nvmlerror_", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc",
     "uncorrectable nvlink",
 )  # fmt: skip
-# Where a launcher's own code stands: what it raises there ends no rank by itself.
-_LAUNCHERS_CODE: Final = re.compile(
-    r"/(?:deepspeed/launcher|accelerate/commands)/|/torch/distributed/(?:launch|run)\.py$"
-)
 # torch's allocator asks NVML who holds memory, as it reports that there is none, and asserts that it answers.
 _REPORT_OF_MEMORY: Final = re.compile(r"nvml_success.*cachingallocator")
 _NCCL: Final = (
@@ -324,7 +321,7 @@ def _of_exception(event: LogEvent) -> LineMeaning:
     if last in ("DistStoreError", "DistNetworkError"):
         return LineMeaning(event.kind, _STORE)
     own = _CUT if event.cut and _may_tell_of_others(last, event.message or "") else ""
-    own = _OF_LAUNCHER if event.frame and _LAUNCHERS_CODE.search(event.frame.filename) else own
+    own = _OF_LAUNCHER if event.frame and LAUNCHERS_CODE.search(event.frame.filename) else own
     return LineMeaning(event.kind, _PYTHON_WENT_ON if event.secondary else own)
 
 

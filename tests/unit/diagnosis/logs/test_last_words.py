@@ -53,11 +53,50 @@ def test_slurms_older_word_for_a_kill_is_one_too(words: str) -> None:
     assert told(f"{RAISED.replace('ValueError', 'ray.tune.error.TuneError')}{slurm}") == ("rank_exited", ())
 
 
-def test_a_command_that_crashed_is_an_end_whatever_it_was() -> None:
-    crashed = RAISED.replace(
-        "ValueError: shard 17 is empty", "subprocess.CalledProcessError: Command 'x' died with <Signals.SIGSEGV: 11>."
+_DIED = "subprocess.CalledProcessError: Command '{}' died with <Signals.{}>."
+_FFMPEG = RAISED.replace("ValueError: shard 17 is empty", _DIED.format("['ffmpeg', '-i', 'a.mp4']", "SIGKILL: 9"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "['deepspeed', '--no_local_rank', '--num_gpus', '8', 'train.py']",
+        "accelerate launch train.py",
+        "['/env/bin/python', '-m', 'torch.distributed.run', '--nproc_per_node', '2', 'train.py']",
+        "['/env/bin/python3.11', '-u', '/env/bin/torchrun', 'train.py']",
+    ],
+)
+def test_a_launcher_that_crashed_is_an_end(command: str) -> None:
+    assert told(RAISED.replace("ValueError: shard 17 is empty", _DIED.format(command, "SIGSEGV: 11"))) == (
+        "rank_exited", (),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "code", ["accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/launch.py"]
+)
+def test_what_a_launcher_says_of_the_program_that_it_ran_is_an_end(code: str) -> None:
+    said = (
+        "Traceback (most recent call last):\n"
+        '  File "/env/bin/launcher", line 8, in <module>\n    sys.exit(main())\n'
+        f'  File "/env/lib/python3.10/site-packages/{code}", line 637, in simple_launcher\n'
+        "    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)\n"
+        + _DIED.format("['/env/bin/python', 'train.py']", "SIGSEGV: 11")
+        + "\n"
     )
-    assert told(crashed) == ("rank_exited", ())
+    assert told(said) == ("rank_exited", ())
+    assert told(said.replace(code, "tool/convert.py")) != ("rank_exited", ())
+
+
+def test_a_tool_of_the_job_that_died_is_an_exception_like_any_other() -> None:
+    went_on = "".join(f"[rank{rank}]: step {step} loss 2.1\n" for step in (5, 6, 7) for rank in range(3))
+    failed = ranked(RAISED.replace("shard 17 is empty", "bad shard 7"), 1)
+    assert told(f"{ranked(_FFMPEG, 2)}{went_on}{failed}") == ("rank_raised", (1,))
+    other = _FFMPEG.replace("died with <Signals.SIGKILL: 9>", "returned non-zero exit status 1")
+    assert told(f"{_FFMPEG}step 5 loss 2.1\nstep 6 loss 2.0\n") == ("undecided", ())
+    assert told(ranked(_FFMPEG, 2)) == told(ranked(other, 2))
+    assert told(_FFMPEG) == told(other)
+    assert told(_FFMPEG.replace("ffmpeg", "convert', '--deepspeed', 'torchrun")) == told(other)
 
 
 def test_firmware_that_does_not_answer_is_a_gpus_fault_without_an_xid() -> None:
