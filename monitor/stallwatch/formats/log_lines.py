@@ -17,6 +17,7 @@ _MOST_PARTS_TEXT: Final = 4 * MAXIMUM_LINE
 # shorter than a terminal, or longer, is no such text.
 _WIDTHS: Final = range(60, 400)
 _PAGE_INDENT: Final = 4
+_WIDEST_INDENT: Final = 64  # of a page; a line may be of nothing but spaces
 _FEWEST_CUT: Final = 3
 _FEWEST_ENDS: Final = 2
 _WIDEST_MAIL: Final = 100
@@ -51,10 +52,9 @@ def as_utf8(data: bytes) -> bytes:
 def outdented(lines: list[str]) -> list[str]:
     """Given the lines of a log, return them without the indentation that all of them have: that of a page (Markdown's
     code), from which the text was taken."""
-    held = [line for line in lines if line.strip()]
-    blank = len(held[0]) - len(held[0].lstrip(" \t")) if held else 0
-    indent = held[0][:blank] if held else ""
-    while indent and not all(line.startswith(indent) for line in held):
+    begins = [line[:_WIDEST_INDENT] for line in lines if line.strip()]
+    indent, other = min(begins, default=""), max(begins, default="")  # what these two have in common, all have
+    while not (other.startswith(indent) and indent.strip(" \t") == ""):
         indent = indent[:-1]
     if len(indent.expandtabs(_PAGE_INDENT)) < _PAGE_INDENT:
         return lines  # a traceback's own lines have two

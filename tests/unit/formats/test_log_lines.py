@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stallwatch.formats.log_lines import as_utf8, encoding_of, uncut, whole_lines
+from stallwatch.formats.log_lines import as_utf8, encoding_of, outdented, uncut, whole_lines
 from stallwatch.formats.training_log import parse
 from tests.builders.texts import LAUNCHERS, RAISED, marked, timed_out
 
@@ -123,3 +123,16 @@ def test_a_window_of_a_few_lines_that_was_copied_with_its_spaces_is_whole_again(
     timeout, status, *_ = parse("\n".join(window).encode()).events
     assert (timeout.kind, timeout.seq, timeout.numel_out) == ("collective_timeout", 9387, 1)
     assert (status.kind, status.enqueued, status.completed) == ("group_status", 9387, 9386)
+
+
+@pytest.mark.parametrize("indent", ["    ", "\t", " \t  ", " " * 64])
+def test_the_indentation_of_a_page_is_taken_from_all_lines(indent: str) -> None:
+    lines = [f"{indent}step 1", "", " ", f"{indent}  step 2", f"{indent}\tstep 3"]
+    assert outdented(lines) == ["step 1", "", " ", "  step 2", "\tstep 3"]
+    assert outdented([*lines, "step 4"]) == [*lines, "step 4"]
+    assert outdented([*lines, "  step 4"]) == [*lines, "  step 4"]
+
+
+def test_no_page_indents_by_more_than_a_line_of_it_is_wide() -> None:
+    """As many spaces as a line can have are no page's, and were compared once for each of them."""
+    assert outdented([" " * 100 + "x", " " * 100_000 + "y"]) == [" " * 36 + "x", " " * 99_936 + "y"]
