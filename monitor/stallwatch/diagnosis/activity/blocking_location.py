@@ -279,6 +279,7 @@ _PROCESS_WORDS = {
     "Barrier": "waits at a barrier for other processes",
 }
 ENDED_BY_PROCESSES = frozenset(_PROCESS_WORDS.values())
+AT_A_BARRIER_OF_PROCESSES = _PROCESS_WORDS["Barrier"]  # no thread of its own process comes there for it
 _LOCK_WORDS = {
     "Event": "waits for an event that another thread must set",
     "Condition": "waits for a condition that another thread must signal",

@@ -5,7 +5,7 @@ prefetcher)."""
 from collections.abc import Collection
 
 from stallwatch.diagnosis.activity.blocking_location import (
-    ENDED_BY_PROCESSES,
+    AT_A_BARRIER_OF_PROCESSES,
     BlockingLocation,
     KernelWait,
     kernel_wait,
@@ -23,8 +23,7 @@ _PLAIN_LOCK = "waits for a lock"  # neither an event nor a queue, nor what a nat
 def waits_by_itself(kernel: ThreadLook, standing: BlockingLocation) -> bool:
     """Whether no other thread of its process ends its wait by what it reads or writes."""
     wait = kernel_wait(kernel.wchan, kernel.state, kernel.waits_on)
-    of_processes = standing.shared_lock == "processes" or standing.detail in ENDED_BY_PROCESSES
-    return wait in _BY_ITSELF or (wait == "futex" and (of_processes or standing.detail == _PLAIN_LOCK))
+    return wait in _BY_ITSELF or (wait == "futex" and standing.detail in (_PLAIN_LOCK, AT_A_BARRIER_OF_PROCESSES))
 
 
 def moved_bytes(look: RankLook, own_id: int | None, awaited: Collection[int]) -> int | None:

@@ -71,6 +71,9 @@ def test_what_processes_share_is_given_back_by_another_process() -> None:
 
 def test_an_event_may_be_set_by_whoever_writes() -> None:
     assert moves(EVENT, "futex_do_wait", {PID: 0, 701: MANY}) is True
+    of_processes = ("Condition.wait@PY/multiprocessing/synchronize.py:268",
+                    "Event.wait@PY/multiprocessing/synchronize.py:349", *AT_A_LOCK)  # fmt: skip
+    assert moves(of_processes, "futex_do_wait", {PID: 0, 701: MANY}) is True, "a thread that reads may set it as well"
 
 
 def test_results_that_another_thread_brings_are_waited_for() -> None:
