@@ -3,7 +3,12 @@ server that has nothing to do. What follows from that is decided in `progress.ki
 
 from collections.abc import Iterable, Sequence
 
-from stallwatch.diagnosis.activity.blocking_location import BlockingLocation, kernel_wait
+from stallwatch.diagnosis.activity.blocking_location import (
+    ENDED_BY_PROCESSES,
+    BlockingLocation,
+    KernelWait,
+    kernel_wait,
+)
 from stallwatch.diagnosis.activity.observed import JudgedThread, kind_of_helpers
 from stallwatch.diagnosis.activity.threads import ended_meanwhile
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, is_bounded, source_text
@@ -40,7 +45,9 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
     roles = {found.role for frame in frames[: _call_made(frames)] if (found := meaning(frame))}
     return Doing(
         where="busy_loop" if standing.gpu_guessed else standing.where,  # it may as well compute, which ends
-        child="child" in roles or (standing.where == "user_code" and standing.waits_for_children),
+        child="child" in roles
+        or (standing.where == "user_code" and standing.waits_for_children)
+        or (_is_ended_by_processes(standing) and _has_a_child_at_work(now)),
         tracker="tracker" in roles,
         imports=any(frame.filename.startswith("<frozen importlib") for frame in frames[:own]),
         sleeps=wait in _SLEEPS or (said in _SLEEPS and not on_cpu),
@@ -50,6 +57,26 @@ def doing(now: JudgedThread, rank: RankEvidence, *, again: bool) -> Doing:
         helper=kind_of_helpers(now.thread, now.look, sources)
         if now.thread and standing.where == "lock" and wait in ("futex", None)
         else None,
+    )
+
+
+# What a process does in these that will give nothing back by itself: a worker without work, another that waits.
+_AT_REST: frozenset[KernelWait | None] = frozenset({
+    "futex", "semaphore", "file_lock", "poll", "pipe", "pipe_write", "terminal", "child", "signal", "stopped", None,
+})  # fmt: skip
+
+
+def _is_ended_by_processes(standing: BlockingLocation) -> bool:
+    return standing.shared_lock == "processes" or standing.detail in ENDED_BY_PROCESSES
+
+
+def _has_a_child_at_work(now: JudgedThread) -> bool:
+    """Whether a process of the rank's own computes, sleeps or reads, and may so give back, or come to, what is shared
+    with it: nobody tells who holds a semaphore."""
+    children = now.look.process.children if now.look.process else ()
+    return any(
+        child.state in ("R", "D") or kernel_wait(child.wchan, child.state, child.waits_on) not in _AT_REST
+        for child in children
     )
 
 
@@ -137,18 +164,25 @@ def _is_given_its_lock(before: JudgedThread, now: JudgedThread) -> bool:
     at_same_lines = before.thread and now.thread and before.thread.frames == now.thread.frames
     if before is now or not at_same_lines or waits != {"futex"} or at_ns[0] is None or at_ns[1] is None:
         return False
+    if False in (before.kernel.endless, now.kernel.endless):  # it is its own time-out that ends the wait each time
+        return False
     return ended_meanwhile(before.kernel, now.kernel, (at_ns[1] - at_ns[0]) / 1e9)
 
 
 def _may_be_bounded(frames: Sequence[CodeFrame], rank: RankEvidence, endless: bool | None) -> bool:
     """A line says that the wait has a time-out. Or lines were asked for and could not be read, as on a crowded node:
-    waits with a time-out were told as certain there. The kernel knows better than a line that is the same for both:
-    multiprocessing's `acquire(True, timeout)`, with a timeout that is None."""
-    if endless:
-        return False
+    waits with a time-out were told as certain there. The kernel knows better than a library's line that is the same
+    for both: multiprocessing's `acquire(True, timeout)`, with a timeout that is None. The job's own line may have
+    another thread keep the time (`asyncio.wait_for`, a client's)."""
     texts = [source_text(rank.sources, frame) for frame in frames]
+    if endless:
+        return any(is_bounded(text) for frame, text in zip(frames, texts, strict=True) if _is_of_the_job(frame))
     unread = bool(rank.attempts) and not any(tried.what == "sources" and tried.answered for tried in rank.attempts)
     return any(is_bounded(text) for text in texts) or (unread and bool(texts) and not any(texts))
+
+
+def _is_of_the_job(frame: CodeFrame) -> bool:
+    return code_origin(frame.filename).origin is Origin.JOB
 
 
 def _is_event_loop(frames: tuple[CodeFrame, ...]) -> bool:

@@ -83,6 +83,37 @@ def test_the_kernel_knows_whether_a_line_s_time_out_is_none(endless: bool | None
     assert read_activity(found).progress.ends_by_itself == kind
 
 
+@pytest.mark.parametrize(("endless", "kind"), [(True, "timeout"), (False, "timeout")])
+def test_another_thread_may_keep_the_time_of_a_wait_that_has_none(endless: bool, kind: str | None) -> None:
+    frames = stack("Condition.wait@PY/threading.py:327", "Future.result@PY/concurrent/futures/_base.py:451", "a@JOB:4")
+    found = rank(
+        stacks=(stacks(thread(frames)),),
+        processes=(
+            process(
+                "S", "futex_do_wait", threads=(ThreadState(PID, "p", "S", wchan="futex_do_wait", endless=endless),)
+            ),
+        ),
+        sources=(SourceLine(frames[2].filename, 4, "run(asyncio.wait_for(c, timeout=30), loop).result()"),),
+    )
+    assert read_activity(found).progress.ends_by_itself == kind
+
+
+@pytest.mark.parametrize(
+    ("wchan", "kind"), [("hrtimer_nanosleep", "child"), ("futex_do_wait", None), ("pipe_read", None), (None, None)]
+)
+def test_a_lock_of_processes_may_be_held_by_a_child_that_is_at_work(wchan: str | None, kind: str | None) -> None:
+    """A rate limiter, whose turns its own processes take for seconds each, was told as certain after eight."""
+    frames = stack(f"SemLock.__enter__@{SHARED}:95", "acquire@JOB:4", MODULE)
+    sources = (SourceLine(frames[0].filename, 95, "return self._semlock.__enter__()"),)
+    child = ChildProcess(801, "S", "python", 64, wchan=wchan)
+    found = rank(
+        stacks=(stacks(thread(frames)),),
+        processes=(process("S", "futex_do_wait", children=(child,)),),
+        sources=sources,
+    )
+    assert read_activity(found).progress.ends_by_itself == kind
+
+
 GETS = stack("Condition.wait@PY/threading.py:327", "Queue.get@PY/queue.py:171", "advance@JOB:4", MODULE)
 STARTED = ("Thread.run@PY/threading.py:982", "Thread._bootstrap@PY/threading.py:1002")
 
@@ -255,17 +286,19 @@ def test_a_wait_that_ended_and_began_anew_between_two_looks_ends_by_itself(
 
 
 @pytest.mark.parametrize(
-    ("before", "wakes", "kind"),
+    ("before", "wakes", "endless", "kind"),
     [
-        ("acquire@JOB:4", (708, 731), "timeout"),  # three others have the lock three seconds each
-        ("acquire@JOB:4", (662, 664), None),  # our own look paused it
-        ("acquire@JOB:4", (708, 714), None),  # as others' looks do now and then
-        ("acquire@JOB:4", (None, None), None),
-        ("acquire@JOB:9", (708, 731), None),  # it came to the lock meanwhile
+        ("acquire@JOB:4", (708, 731), None, "timeout"),  # three others have the lock three seconds each
+        ("acquire@JOB:4", (708, 731), True, "timeout"),
+        ("acquire@JOB:4", (708, 731), False, None),  # its own time-out ends the wait: `while not ready.wait(poll)`
+        ("acquire@JOB:4", (662, 664), None, None),  # our own look paused it
+        ("acquire@JOB:4", (708, 714), None, None),  # as others' looks do now and then
+        ("acquire@JOB:4", (None, None), None, None),
+        ("acquire@JOB:9", (708, 731), None, None),  # it came to the lock meanwhile
     ],
 )
 def test_without_a_hook_a_lock_that_was_given_between_two_looks_is_told_by_how_often_its_thread_slept(
-    before: str, wakes: tuple[int | None, int | None], kind: str | None
+    before: str, wakes: tuple[int | None, int | None], endless: bool | None, kind: str | None
 ) -> None:
     waits = [thread(stack(frame, MODULE)) for frame in (before, "acquire@JOB:4")]
     told = rank(
@@ -273,7 +306,7 @@ def test_without_a_hook_a_lock_that_was_given_between_two_looks_is_told_by_how_o
         processes=tuple(
             process(
                 "S", look=look, at_seconds=19 * look,
-                threads=(ThreadState(PID, "python", "S", 0, "futex_do_wait", wakes=count, own_wakes=2),),
+                threads=(ThreadState(PID, "p", "S", 0, "futex_do_wait", wakes=count, own_wakes=2, endless=endless),),
             )
             for look, count in enumerate(wakes, 1)
         ),
