@@ -243,7 +243,9 @@ def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
     for child, stat in islice(descendants(pid, proc), MOST_DESCENDANTS):
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
         on = _waited_for(child, proc, _users_of(pid, proc)) if stat.state == "D" else ""
-        yield ChildProcess(child, stat.state, stat.command, stat.work_ticks, wchan, own, on, stat.parent_pid)
+        yield ChildProcess(
+            child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on, stat.parent_pid, stat.reaped_ticks
+        )
 
 
 def _waited_for(pid: int, proc: str, users: set[int]) -> str:

@@ -88,4 +88,5 @@ def _child(said: dict[str, Any]) -> ChildProcess:
         namespace_pid=integer(said.get("namespace_pid")),
         waits_on=text(said.get("waits_on")) or "",
         parent_pid=integer(said.get("parent_pid")),
+        reaped_ticks=integer(said.get("reaped_ticks")) or 0,
     )

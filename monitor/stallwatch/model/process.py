@@ -26,7 +26,7 @@ def is_frozen(wchans: Iterable[str | None]) -> bool:
 
 
 class ChildProcess(msgspec.Struct, frozen=True):
-    """A child of a rank as /proc shows it. CPU in clock ticks, with that of the children that it has waited for."""
+    """A child of a rank as /proc shows it. CPU in clock ticks."""
 
     pid: int
     state: str
@@ -36,6 +36,9 @@ class ChildProcess(msgspec.Struct, frozen=True):
     namespace_pid: int | None = None  # in its own PID namespace; None: it lives in ours
     waits_on: str = ""  # as ThreadState.waits_on, of its main thread
     parent_pid: int | None = None
+    # Of the programs that it had run and that have ended: a shell, make or xargs do hardly anything themselves, and who
+    # works for them may live for milliseconds. Programs of a loop that polls are among them.
+    reaped_ticks: int = 0
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,12 +30,6 @@ class Stat(NamedTuple):
     processor: int = -1  # on which it ran last
     reaped_ticks: int = 0  # of CPU, of the children that it has waited for, and of theirs
 
-    @property
-    def work_ticks(self) -> int:
-        """Its CPU, and that of the programs which it had run and which have ended: a shell, make or xargs do hardly
-        anything themselves, and who works for them may live for milliseconds."""
-        return self.cpu_ticks + self.reaped_ticks
-
 
 class Status(NamedTuple):
     """What of /proc/<pid>/status stat does not say."""

@@ -16,6 +16,7 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ENDED, STOPPED
 from stallwatch.model.snapshot import ProcessSample
+from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
 from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
@@ -38,6 +39,7 @@ class Counts(msgspec.Struct, frozen=True):
     children_ticks: int  # of what it started: a compiler, a loader's worker
     moved_bytes: int
     main_moved_bytes: int | None  # None: nothing tells
+    reaped_ticks: int = 0  # of the programs that its children had run, and that have ended
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -93,6 +95,8 @@ def seen_from_outside(
     whole = 0 if spins else now.ticks - was.ticks
     main_works = main / seconds > _IDLE_TICKS
     children = (now.children_ticks - was.children_ticks) / seconds
+    programs = children + (now.reaped_ticks - was.reaped_ticks) / seconds
+    children = programs if programs >= PROGRAMS_SHARE * CLOCK_TICKS_PER_SECOND else children
     own = main if by_main else 0 if stands is True else whole
     used = max(own / seconds, 0.0 if children <= _MORE_THAN_USUAL * before.children_usual else children)
     busy = fed or used > _IDLE_TICKS
@@ -130,6 +134,7 @@ def _counts(process: ProcessSample) -> Counts:
         sum(child.cpu_ticks or 0 for child in process.children),
         (process.read_bytes or 0) + (process.write_bytes or 0),
         process.main_thread_moved_bytes,
+        sum(child.reaped_ticks for child in process.children),
     )
 
 

@@ -13,6 +13,9 @@ from stallwatch.progress.observation import Observation, SeenChild, Stack
 # than one per cent; work takes much more, also on a shared core.
 _WORKING_SHARE = 0.05
 _SPINNING_SHARE = 0.5  # of a thread that asks again without a pause, on a core that it shares
+# Of the programs that children have run to their end: a loop that polls by them (python3, to connect, once a second)
+# takes a tenth, one that works nearly all of a core.
+PROGRAMS_SHARE = 0.5
 _OF_WORK_SHARE = 0.01  # of one of several processes that work together; who polls for the others takes less
 CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _RAN_TICKS = 2  # one may be the kernel's own, of a look that attached to it
@@ -167,6 +170,8 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
             return Fact(f"its child process {child.pid} used {share:.0%} of a core between the two looks", "/proc")
     if (together := _together(first, last, seconds)) >= _WORKING_SHARE:
         return Fact(f"its child processes used {together:.0%} of a core between the two looks", "/proc")
+    if (programs := _by_programs(first, last, seconds)) >= PROGRAMS_SHARE:
+        return Fact(f"programs of its child processes used {programs:.0%} of a core between the two looks", "/proc")
     for child in last.children:
         known = before.get(child.pid)
         old = {stack.thread: stack for stack in known.threads} if known else {}
@@ -187,6 +192,21 @@ def _together(first: Observation, last: Observation, seconds: float) -> float:
         _share_of(before.get(child.pid, SeenChild(child.pid, 0)), child, seconds) or 0.0 for child in last.children
     ]
     return sum(share for share in shares if share >= _OF_WORK_SHARE)
+
+
+def _by_programs(first: Observation, last: Observation, seconds: float) -> float:
+    """Share of all children with the programs that these have run to their end. Of who ends, the CPU passes to who
+    waited for it: in the sum it is there once."""
+    before = {child.pid: child for child in first.children}
+    if not before:
+        return 0.0
+    left_out = {child.pid for child in (*first.children, *last.children) if child.cpu_ticks is None}
+    left_out |= {child.pid for child in last.children if _spins(before.get(child.pid), child, last)}
+    was, now = (
+        sum((child.cpu_ticks or 0) + child.reaped_ticks for child in look.children if child.pid not in left_out)
+        for look in (first, last)
+    )
+    return _share(was, now, seconds) or 0.0
 
 
 def _awaited(first: Observation, last: Observation, seconds: float) -> Fact | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.model.snapshot import Heartbeat, ProcessSample
-from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
+from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
 
 # A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
 _OWN_CHANGES = 2
@@ -49,8 +49,9 @@ class Ticks(msgspec.Struct, frozen=True):
     moved: bool = False  # at this tick
     stepped: bool = False  # at this tick
     pulsed: bool = False  # at this tick
-    # Since it has stood still for some seconds: CLOCK_MONOTONIC and the CPU time of its main thread and its children.
-    still: tuple[int, int] | None = None
+    # Since it has stood still for some seconds: CLOCK_MONOTONIC, the CPU time of its main thread and its children, and
+    # that with the programs which these have run to their end.
+    still: tuple[int, int, int] | None = None
 
     @property
     def steps_since_ns(self) -> int:
@@ -69,10 +70,12 @@ class Ticks(msgspec.Struct, frozen=True):
         until somebody wakes it, takes next to nothing."""
         if self.still is None or process is None:
             return False
-        since_ns, ticks = self.still
-        seconds = (at_ns - since_ns) / SECOND_NS
-        used = (_cpu_ticks(process) - ticks) / CLOCK_TICKS_PER_SECOND
-        return seconds >= _WORK_SECONDS and used >= _WORKING_SHARE * seconds
+        since_ns, own, whole = self.still
+        ticks = (at_ns - since_ns) / SECOND_NS * CLOCK_TICKS_PER_SECOND
+        if ticks < _WORK_SECONDS * CLOCK_TICKS_PER_SECOND:
+            return False
+        now = _cpu_ticks(process)
+        return now - own >= _WORKING_SHARE * ticks or now + _reaped_ticks(process) - whole >= PROGRAMS_SHARE * ticks
 
 
 class CountedSteps(Protocol):
@@ -161,17 +164,22 @@ def without_late_time(ticks: Ticks, at_ns: int, late_ns: int) -> Ticks:
     )
 
 
-def _still(before: Ticks, process: ProcessSample | None, moved: bool, at_ns: int) -> tuple[int, int] | None:
+def _still(before: Ticks, process: ProcessSample | None, moved: bool, at_ns: int) -> tuple[int, int, int] | None:
     if moved or process is None:
         return None
     if before.still is not None:
         return before.still
     long_enough = at_ns - max(before.step_since_ns, before.phase_since_ns) >= _STILL_SECONDS * SECOND_NS
-    return (at_ns, _cpu_ticks(process)) if long_enough else None
+    own = _cpu_ticks(process)
+    return (at_ns, own, own + _reaped_ticks(process)) if long_enough else None
 
 
 def _cpu_ticks(process: ProcessSample) -> int:
     return process.main_thread_cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
+
+
+def _reaped_ticks(process: ProcessSample) -> int:
+    return sum(child.reaped_ticks for child in process.children)
 
 
 def _dated(old_ns: int | None, new_ns: int | None, moment: TickTimes) -> int:

@@ -177,7 +177,7 @@ class ProcessWatch:
             own = ()
         found = descendants(self.pid, self._proc, self._thread_children, threads=False, own=own)
         for pid, stat in islice(found, most):
-            yield ChildProcess(pid, stat.state, stat.command, stat.work_ticks)
+            yield ChildProcess(pid, stat.state, stat.command, stat.cpu_ticks, reaped_ticks=stat.reaped_ticks)
 
     def close(self) -> None:
         """Close the process' directory."""

@@ -40,12 +40,12 @@ def test_every_thread_is_looked_at(tmp_path: Path) -> None:
     assert (look.state, look.wchan, look.cpu_ticks, look.read_bytes) == ("S", "futex_do_wait", 44, 5)
 
 
-def test_a_child_that_leaves_its_work_to_programs_that_soon_end_has_done_it(tmp_path: Path) -> None:
+def test_what_the_programs_of_a_child_used_that_have_ended_is_told_beside_its_own(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.add(50, children=(51,), reaped=9000)
     proc.add(51, parent=50, command="sh", ticks=12, reaped=400)
     look = look_at(50, 1000, 1, str(proc))
-    assert [child.cpu_ticks for child in look.children] == [412]
+    assert [(child.cpu_ticks, child.reaped_ticks) for child in look.children] == [(12, 400)]
     assert look.cpu_ticks == 30
 
 

@@ -66,6 +66,17 @@ def test_work_of_any_kind_ends_it(look: dict[str, Any]) -> None:
     assert quiet_seconds({}, {}, look) == 0
 
 
+def test_programs_that_a_child_ran_to_their_end_are_work_from_half_a_core_on() -> None:
+    def shell(reaped: int) -> list[dict[str, Any]]:
+        return [
+            {"children": (ChildProcess(7, "S", "sh", 5, reaped_ticks=9_000 + reaped * second),)} for second in range(6)
+        ]
+
+    assert quiet_seconds(*shell(9)) == 5, "a loop that polls by a program"
+    assert quiet_seconds(*shell(49)) == 5
+    assert quiet_seconds(*shell(50)) == 0
+
+
 def test_a_little_work_is_work_when_it_comes_twice() -> None:
     assert quiet_seconds({}, {"cpu_ticks": 10}) == 1, "a log line, or our own look"
     assert quiet_seconds({}, {"cpu_ticks": 10}, {"cpu_ticks": 20}) == 0

@@ -189,6 +189,17 @@ def test_children_that_work_together_count_together(ticks: tuple[int, ...], answ
     assert between({}, last, waits_for_children=True).answer == "stands", "they may be older"
 
 
+@pytest.mark.parametrize(("reaped", "answer"), [(17, "stands"), (99, "stands"), (100, "moves"), (190, "moves")])
+def test_programs_that_a_child_ran_to_their_end_are_work_from_half_a_core_on(reaped: int, answer: str) -> None:
+    """`until python3 -c "…connect…"; do sleep 1; done` takes a tenth of a core for ever; a shell whose programs decode
+    works most of the time."""
+    first, last = ({"children": (SeenChild(9, 0, reaped_ticks=ticks),)} for ticks in (4_000, 4_000 + reaped))
+    assert between(first, last, waits_for_children=True).answer == answer
+    assert between(first, last).answer == "stands", "not waited for"
+    by_xargs = {"children": (SeenChild(9, 0, reaped_ticks=3_000), SeenChild(10, 0, reaped_ticks=1_000))}
+    assert between(by_xargs, last, waits_for_children=True).answer == answer, "what xargs has used passes to its shell"
+
+
 def test_the_stack_of_a_child_that_is_waited_for_tells_though_it_uses_no_cpu() -> None:
     elsewhere = _LINE._replace(polling_way=(("load.py", "read", 0),))
     before = {"children": (SeenChild(9, 0, None, (_LINE,)),)}

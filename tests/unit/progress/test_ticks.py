@@ -123,12 +123,12 @@ def test_a_pulse_stands_after_three_seconds_and_not_while_a_dump_keeps_the_gil()
     assert not any(map(counts_steps, (None, beat(step=0), beat(step=None))))
 
 
-def working(ticks_a_second: int, seconds: int, *, child: bool = False, step: int = 3) -> bool:
+def working(ticks_a_second: int, seconds: int, *, child: bool = False, step: int = 3, reaped: int = 0) -> bool:
     """Whether it works while it stands, by a CPU that goes on at this rate."""
     processes = {}
     for second in range(1, seconds + 1):
         used = 7_000 + ticks_a_second * second  # what it had computed before counts for nothing
-        children = (ChildProcess(7, "R", "convert", used),) if child else ()
+        children = (ChildProcess(7, "R", "convert", used, reaped_ticks=9_000 + reaped * second),) if child else ()
         processes[second] = process(0, main_thread_cpu_ticks=0 if child else used, children=children)
     looks = [beat(step=step, last_step_ns=at(0))] * (seconds + 1)
     return after(*looks, processes=processes).works(processes[seconds], at(seconds))
@@ -142,10 +142,18 @@ def test_what_computes_now_and_then_while_it_stands_works() -> None:
     assert not working(100, 4), "it has stood still for two seconds since its step, and three more must tell"
 
 
+def test_programs_that_a_child_ran_to_their_end_are_work_from_half_a_core_on() -> None:
+    assert not working(0, 10, child=True, reaped=9), "a loop that polls by a program"
+    assert not working(0, 10, child=True, reaped=49)
+    assert working(0, 10, child=True, reaped=50)
+    assert working(1, 10, child=True, reaped=9)
+    assert not working(0, 4, child=True, reaped=90)
+
+
 def test_what_moved_or_is_not_read_says_nothing_of_work() -> None:
     assert not Ticks().works(process(0, main_thread_cpu_ticks=900), at(9))
     still = after(*[beat(step=3, last_step_ns=at(0))] * 6, processes={n: process(0) for n in range(1, 6)})
-    assert still.still == (at(2), 0)
+    assert still.still == (at(2), 0, 0)
     assert not still.works(None, at(9))
     moved = advanced(still, beat(step=3), beat(step=4), process(0), TickTimes(at(6), at(5), 0))
     assert moved.still is None

@@ -63,11 +63,12 @@ def test_children_and_their_children_are_seen(proc: FakeProc) -> None:
     assert (children[0].state, children[0].cpu_ticks) == ("D", 12)
 
 
-def test_a_child_that_leaves_its_work_to_programs_that_soon_end_has_done_it(proc: FakeProc) -> None:
+def test_what_the_programs_of_a_child_used_that_have_ended_is_told_beside_its_own(proc: FakeProc) -> None:
     """A shell script, make, `xargs -P`: who computes lives for some milliseconds, and is seen at no tick."""
     proc.add(50, children=(51,))
     proc.add(51, parent=50, command="sh", ticks=12, reaped=400)
-    assert ProcessWatch(50, str(proc)).sample().children[0].cpu_ticks == 412
+    child = ProcessWatch(50, str(proc)).sample().children[0]
+    assert (child.cpu_ticks, child.reaped_ticks) == (12, 400)
 
 
 def test_child_whose_pid_belongs_to_somebody_else_by_now_is_left_out(proc: FakeProc) -> None:

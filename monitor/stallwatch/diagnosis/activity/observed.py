@@ -282,16 +282,17 @@ def _receives(thread: ThreadStack | None) -> bool:
 
 def _children(look: RankLook) -> tuple[SeenChild, ...]:
     """Those whose CPU time was read, and those of which only stacks were."""
-    ticks = {child.pid: child.cpu_ticks for child in look.process.children} if look.process else {}
+    seen = {child.pid: child for child in look.process.children} if look.process else {}
     stacks = dict(look.children)
     return tuple(
         SeenChild(
             pid,
-            ticks.get(pid),
+            seen[pid].cpu_ticks if pid in seen else None,
             _stack(main_thread(stacks.get(pid, ()), pid), polls=True),
             tuple(stack for thread in stacks.get(pid, ()) if (stack := _stack(thread, polls=True))),
+            reaped_ticks=seen[pid].reaped_ticks if pid in seen else 0,
         )
-        for pid in dict.fromkeys((*ticks, *stacks))
+        for pid in dict.fromkeys((*seen, *stacks))
     )
 
 
