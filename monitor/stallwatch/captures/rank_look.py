@@ -32,8 +32,8 @@ from stallwatch.node.known_ranks import RankId
 from stallwatch.node.procfs import Stat
 
 # A process may have ended since its reader of ranks last said how things are: that reader hears of it by pidfd, and
-# tells how and when as soon as it has its turn on a crowded machine.
-_TOLD_SECONDS, _TOLD_AGAIN_SECONDS = 1.0, 0.05
+# tells how and when once a tick (a second): a tick and a half, on a crowded machine, within the time of such a look.
+_TOLD_SECONDS, _TOLD_AGAIN_SECONDS = 1.6, 0.05
 _PIPE_LOOKS = 2  # a byte into the user's dump pipe costs the job a dump with stacks
 
 

@@ -5,13 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallwatch.captures import child, rank_look
 from stallwatch.captures.channel import Before, BeforeByRank, LookBefore
 from stallwatch.captures.child import LookCapture
 from stallwatch.captures.held import Held
 from stallwatch.captures.process import OwnBytes
 from stallwatch.captures.rank_look import LookContext, RankCapture
 from stallwatch.captures.spec import CaptureOrder, CaptureState
-from stallwatch.config_sections import CaptureSection
+from stallwatch.config_sections import CaptureSection, DaemonSection
 from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import ProcessEnd, RankSample
@@ -64,6 +65,10 @@ def test_how_a_process_ended_that_went_just_before_the_look_is_told_once_its_rea
     looked_at(seen, tmp_path, lambda: next(answers))
     found = msgspec.json.decode((tmp_path / "ranks/0/process.json").read_bytes(), type=ProcessLook)
     assert (found.exit_signal, found.ended_ns) == (9, 77)
+
+
+def test_a_look_waits_for_a_tick_of_the_reader_that_tells_how_a_process_ended() -> None:
+    assert 1.5 * DaemonSection().tick_seconds < rank_look._TOLD_SECONDS < child._PROCESS_SECONDS
 
 
 def test_a_process_that_never_could_be_seen_is_not_called_gone(tmp_path: Path) -> None:
