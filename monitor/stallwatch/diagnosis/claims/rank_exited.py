@@ -10,6 +10,7 @@ from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
     TIMED_OUT,
+    are_together,
     ended_alike,
     is_told,
     signal_of,
@@ -78,7 +79,8 @@ def claim(analysis: Analysis) -> Saying:
     failed = [rank for rank, kind in classes.items() if kind == first]
     apart_ns = AT_ONCE_NS if first == _SILENT else 0
     culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends, apart_ns)
-    if (unnamed := _unnamed(analysis, ends, culprits, first)) is not None:
+    after = _swept_after(analysis, classes, ends, culprits) if first == _KILLED else []
+    if unnamed := _unnamed(analysis, ends, culprits, first) or _one_of_kills(analysis, ends, culprits, after):
         return unnamed
     facts = [Fact(_sentence(rank, ends[rank]), _seen_by(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
@@ -88,7 +90,7 @@ def claim(analysis: Analysis) -> Saying:
     return Claim(
         cause="rank_exited",
         culprits=tuple(culprits),
-        confidence=_confidence(analysis, gone, culprits, first),
+        confidence="likely" if after else _confidence(analysis, gone, culprits, first),
         because=(*facts, *activity_facts(analysis, culprits)),
         steps=remedy_of(analysis, culprits) if first == _FAILED else (),
     ).at(analysis, wait)
@@ -143,6 +145,11 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
 
 def _is_known(end: ProcessLook | None) -> bool:
     return end is not None and is_told(end)
+
+
+def _is_untold(end: ProcessLook | None) -> bool:
+    """Neither how nor when it ended."""
+    return end is None or (not is_told(end) and end.ended_ns is None)
 
 
 def _may_be_victim(end: ProcessLook | None) -> bool:
@@ -200,7 +207,8 @@ def _ended_alike(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> Say
     if analysis.hangs:
         return Rejected("rank_exited", f"{how}: the job was ended as it stood")
     seen_by = _seen_by(next(iter(ends.values())))
-    return Claim(cause="job_ended", culprits=(), confidence="likely", because=(Fact(how, seen_by),))
+    untimed = any(map(_is_untold, ends.values()))
+    return Claim("job_ended", (), "possible" if untimed else "likely", (Fact(how, seen_by),))
 
 
 def _is_last_cause(analysis: Analysis, gone: dict[int, RankActivity]) -> bool:
@@ -263,24 +271,58 @@ def _own_words(analysis: Analysis, rank: int) -> bool:
 
 
 def _killed_later(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
-    """Ranks that somebody killed after another one had ended: some launchers clear away so. Who failed by itself did
-    before, unless the clock of their node tells otherwise; who ended as victims do, if that was clearly before: who
-    gets no processor time closes its connections, of which others die, and is seen to be gone later."""
-    times, host = _times(ends), {rank: analysis.case.activity(rank).host for rank in ends}
+    """Ranks that somebody killed after another one had failed by itself: some launchers clear away so. It failed
+    before, unless the clock of their node tells otherwise."""
     swept = {rank for rank, kind in classes.items() if kind == _KILLED and _is_swept(ends[rank])}
     failed = {rank for rank, kind in classes.items() if kind <= _FAILED} - swept
-    silent = {rank for rank, kind in classes.items() if kind == _SILENT}
+    ahead = {rank: [_ahead_ns(analysis, ends, rank, other) for other in failed] for rank in swept}
+    return [rank for rank, by_ns in ahead.items() if any(by is None or by <= 0 for by in by_ns)]
 
-    def before(one: int, other: int) -> int | None:
-        """By how much; None where no clock tells."""
-        return times[other] - times[one] if {one, other} <= times.keys() and host[one] == host[other] else None
 
+def _swept_after(
+    analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None], killed: list[int]
+) -> list[int]:
+    """Ranks that ended as victims do, or were ended, clearly before all of these, who were killed, were gone. That
+    clears nobody: a process closes its connections, of which others die, seconds before it is gone where a GPU's
+    contexts or much memory are to be freed, or where it gets no processor time."""
+    if not all(_is_swept(ends[rank]) for rank in killed):
+        return []
     return [
         rank
-        for rank in swept
-        if any((ahead := before(rank, other)) is None or ahead <= 0 for other in failed)
-        or any((behind := before(other, rank)) is not None and behind > CLEARLY_LATER_NS for other in silent)
+        for rank, kind in classes.items()
+        if kind in (_SILENT, _TERMINATED, _CONSEQUENCE)
+        and rank not in killed
+        and all((_ahead_ns(analysis, ends, rank, one) or 0) > CLEARLY_LATER_NS for one in killed)
     ]
+
+
+def _one_of_kills(
+    analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: list[int], after: list[int]
+) -> Saying:
+    """Given ranks that were killed, and who was gone clearly before them: nobody is named where these may have been
+    swept. Several were killed, or some asked to end, after another end; or several at once, and of one that is gone
+    nobody saw how or when."""
+    if not all(_is_swept(end := ends[rank]) and end is not None and signal_of(end) == SIGKILL for rank in culprits):
+        return None
+    swept = {rank: end for rank, end in ends.items() if end is not None and _is_swept(end)}
+    killed = {rank: end for rank, end in swept.items() if signal_of(end) == SIGKILL}
+    untold = [rank for rank, end in ends.items() if _is_untold(end)]
+    if after and len(swept) > 1:
+        later = sorted(killed.keys() - {*after})
+        told = f"{_sentence_of(later, ends)}, after the {'end' if len(after) == 1 else 'ends'} of {named(after)}"
+    elif untold and len(killed) > 1 and are_together(analysis.case, killed):
+        told = f"{_sentence_of(sorted(killed), ends)}, and nobody saw how or when {named(untold)} ended"
+    else:
+        return None
+    told += ": nothing tells whose end came first; read their logs"
+    facts = (Fact(told, _seen_by(ends[culprits[0]])),)
+    return Claim("rank_exited", (), "possible", facts, told=told, unnamed="the rank whose end was the first")
+
+
+def _ahead_ns(analysis: Analysis, ends: dict[int, ProcessLook | None], one: int, other: int) -> int | None:
+    """By how much one ended before another; None where no clock tells."""
+    times, of_one, of_other = _times(ends), analysis.case.activity(one).host, analysis.case.activity(other).host
+    return times[other] - times[one] if {one, other} <= times.keys() and of_one == of_other else None
 
 
 def _killed_first(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> list[int]:

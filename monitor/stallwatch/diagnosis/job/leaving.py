@@ -237,16 +237,16 @@ def ended_alike(case: Case, ends: dict[int, ProcessLook | None]) -> str | None:
     signals = {signal_of(end) for end in told.values()}
     if signals & OWN_FAULTS or _raised(case, ends, signals):
         return None
-    together = _are_together(case, ends)
+    together = are_together(case, ends)
     # Who gets no processor time dies long after a kill: of those that were seen to be killed it is told.
-    by_one_signal = len(signals) == 1 and None not in signals and _are_together(case, told)
+    by_one_signal = len(signals) == 1 and None not in signals and are_together(case, told)
     if len(told) < len(ends) and not (by_one_signal and _one_was_not_seen(told, ends)):
         return None
     asked = all(signal_of(end) == SIGTERM or (signal_of(end) is None and end.exit_code == 0) for end in told.values())
     if not (asked and SIGTERM in signals) and not by_one_signal:
         return None
     names = " or ".join(named_signal(signal) if signal else "exit code 0" for signal in signals)
-    ranks = f"all {len(ends)} ranks{'' if len(ends) == len(case.observed) else ' that were seen'}"
+    ranks = f"all {len(told)} ranks{'' if len(told) == len(case.observed) else ' that were seen'}"
     return f"{ranks} ended by {names}{' within a second' if together else ''}"
 
 
@@ -269,14 +269,15 @@ def _raised(case: Case, ends: dict[int, ProcessLook | None], signals: set[int | 
 
 
 def _one_was_not_seen(told: dict[int, ProcessLook], ends: dict[int, ProcessLook | None]) -> bool:
-    """Most are known to have been killed, and who is gone unseen did not go first: nobody died of it."""
+    """Most are known to have been killed, and nobody saw that who is gone unseen went first: nobody is known to have
+    died of it. Of one whose time nobody saw nothing orders the others either: where a whole job is killed as it is
+    looked at, how the last one ended is told after the look."""
     times = {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
-    unseen = [times.get(rank, 0) for rank in ends if rank not in told]  # when nobody knows: it may have been first
     first = min(times[rank] for rank in told)
-    return len(unseen) < len(told) and min(unseen) >= first - AT_ONCE_NS
+    return len(ends) < 2 * len(told) and all(at_ns >= first - AT_ONCE_NS for at_ns in times.values())
 
 
-def _are_together(case: Case, ends: Mapping[int, ProcessLook | None]) -> bool:
+def are_together(case: Case, ends: Mapping[int, ProcessLook | None]) -> bool:
     """On each host, by its own clock; one rank of a host shows nothing."""
     times: dict[str | None, list[int]] = {}
     for rank, end in ends.items():

@@ -23,6 +23,11 @@ def ended(rank: int, at_seconds: float, **how: Any) -> Rank:
     return Rank(rank, dumped=False, state="Z", ended_ns=int(at_seconds * SECOND_NS), **how)
 
 
+def untold(rank: int) -> Rank:
+    """It is gone; neither how nor when was seen."""
+    return Rank(rank, dumped=False, state="X")
+
+
 def test_a_job_whose_ranks_were_all_killed_within_a_second_is_nobodys_fault() -> None:
     verdict = judge(evidence(*[ended(rank, 5 + rank / 5, exit_signal=9) for rank in range(4)])).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("job_ended", ())
@@ -89,6 +94,27 @@ def test_of_ranks_that_were_killed_alike_one_may_have_gone_unseen_unless_it_went
     killed = [ended(rank, 5 + rank / 10, exit_signal=9) for rank in (0, 2, 3)]
     verdict = judge(evidence(ended(1, at), *killed)).verdicts[0]
     assert verdict.cause == cause
+
+
+@pytest.mark.parametrize("signal", [9, 15])
+@pytest.mark.parametrize("size", [4, 8])
+def test_where_a_whole_job_is_ended_of_one_nobody_may_have_seen_how_or_when(size: int, signal: int) -> None:
+    """It is gone, and its reader tells of its end after the look: that is no first death."""
+    swept = [ended(rank, 5 + rank / 500, exit_signal=signal) for rank in range(size - 1)]
+    verdict = judge(evidence(*swept, untold(size - 1))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("job_ended", (), "possible")
+    assert f"all {size - 1} ranks that were seen ended by" in verdict.summary
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_of_several_that_were_killed_at_once_none_is_named_where_of_another_neither_how_nor_when_is_known(
+    lives: bool,
+) -> None:
+    killed = [ended(rank, 5 + rank / 500, exit_signal=9) for rank in (0, 1)]
+    last = Rank(3, loop(world(4), 3), 5) if lives else untold(3)
+    verdict = judge(evidence(*killed, untold(2), last)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (), "possible")
+    assert judge(evidence(killed[0], untold(2), last, world_size=3)).verdicts[0].culprits == (0,)
 
 
 @pytest.mark.parametrize(

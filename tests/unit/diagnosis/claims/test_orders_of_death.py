@@ -4,6 +4,7 @@ and who died is where the evidence allows it."""
 
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ DEATHS: dict[str, dict[str, int]] = {
     "left with a code of its own": {"exit_code": 3},
 }
 ITS_OWN = ("killed", "killed for memory", "crashed", "read what is not there", "left with a code of its own")
+SLOWLY = ("killed", "killed for memory", "crashed", "read what is not there")
 
 
 class Peer(NamedTuple):
@@ -61,18 +63,30 @@ class Scene(NamedTuple):
     late: float  # ends that come within so many seconds are seen at one moment
     seen: tuple[Seen, ...]
     logs: str
+    slow: float = 0.0  # so long it frees what it held, its connections closed, before it is gone
 
     def ends(self, rank: int) -> tuple[float, dict[str, int], tuple[str, ...]]:
         """When it ends, after the death, how, and with which words."""
         if rank == self.victim:
-            return 0.0, DEATHS[self.died], RAISED if self.died == "raised" else ()
-        peer = self.peers[rank]
-        own = float("inf") if peer.notices is None else peer.notices + peer.teardown
-        if self.swept is not None and self.swept < own:
-            said = peer.notices is not None and peer.notices <= self.swept
-            return self.swept + rank / 1000, {"exit_signal": self.sweeps_by}, CLOSED if said else ()
+            return self.slow, DEATHS[self.died], RAISED if self.died == "raised" else ()
+        peer, own, sweep = self.peers[rank], self._own(rank), self._sweep()
+        if sweep < own:
+            said = peer.notices is not None and peer.notices <= sweep
+            return sweep + rank / 1000, {"exit_signal": self.sweeps_by}, CLOSED if said else ()
         words = CLOSED if peer.notices is not None and peer.notices <= self.looked else ()
         return own, {"exit_signal": 6} if peer.aborts else {"exit_code": 1}, words
+
+    def _own(self, rank: int) -> float:
+        """When it ends by itself."""
+        if rank == self.victim:
+            return self.slow
+        peer = self.peers[rank]
+        return float("inf") if peer.notices is None else peer.notices + peer.teardown
+
+    def _sweep(self) -> float:
+        """The launcher sees the first end of all, which may be a peer's."""
+        first = min(self._own(rank) for rank in range(len(self.peers)))
+        return float("inf") if self.swept is None else first + self.swept
 
     def evidence(self) -> Evidence:
         ranks = [self._rank(rank) for rank in range(len(self.peers))]
@@ -114,6 +128,8 @@ class Scene(NamedTuple):
             return False
         if self.sweeps_by == 9:
             return False  # nor are others known not to have been killed before
+        if self.slow and self.swept is not None and self.died == "killed":
+            return False  # it may have been swept as the others were
         if self.died == "raised":
             return self.logs in ("own", "marked")
         others = [rank for rank in range(len(self.peers)) if rank != self.victim and self.ends(rank)[0] <= self.looked]
@@ -121,6 +137,13 @@ class Scene(NamedTuple):
             # So looks a job that somebody killed as a whole, unless its ends lie apart.
             return len(others) < len(self.peers) - 1
         return self.died in ITS_OWN
+
+    @property
+    def may_be_slow(self) -> bool:
+        """Whether one rank alone was killed by its launcher, after ends as victims have: so looks, without a word of
+        theirs, one who was killed first and was long in coming down."""
+        killed = [rank for rank in range(len(self.peers)) if self.ends(rank)[1] == {"exit_signal": 9}]
+        return self.sweeps_by == 9 and len([rank for rank in killed if self.seen[rank].how]) == 1
 
 
 PEERS = st.one_of(
@@ -138,16 +161,23 @@ def scenes(draw: st.DrawFn) -> Scene:
     swept = draw(st.sampled_from([None, 0.1, 0.2, 0.5]))
     by = draw(st.sampled_from([15, 15, 9])) if swept == 0.5 else 15
     seen = st.sampled_from([Seen(), Seen(how=False), Seen(at_all=False)]) if by == 9 else SEEN
+    died = draw(st.sampled_from(list(DEATHS)))
+    slow = draw(st.sampled_from([0.0, 0.0, 0.5, 1.5])) if died in SLOWLY else 0.0
+    victim = draw(st.integers(0, size - 1))
+    ends = [draw(seen) for _ in range(size)]
+    if slow:  # of an end of which only the late moment was seen nothing tells that it was the first
+        ends[victim] = ends[victim]._replace(how=True)
     return Scene(
-        draw(st.sampled_from(list(DEATHS))),
-        draw(st.integers(0, size - 1)),
+        died,
+        victim,
         tuple(draw(PEERS) for _ in range(size)),
         swept,
         by,  # who was killed first only the times can tell
-        draw(st.sampled_from([0.25, 0.6, 2.0])),
-        draw(st.sampled_from([0.0, 0.05, 0.5, 2.0])),
-        tuple(draw(seen) for _ in range(size)),
+        draw(st.sampled_from([0.25, 0.6, 2.0])) if not slow else 4.0,
+        draw(st.sampled_from([0.0, 0.05, 0.5, 2.0])) if not (slow and by == 9) else 0.0,  # killed alike at one moment
+        tuple(ends),
         draw(st.sampled_from(["own", "marked", "anybody's", "none"])),
+        slow,
     )
 
 
@@ -155,6 +185,30 @@ def scenes(draw: st.DrawFn) -> Scene:
 @given(scenes())
 def test_who_died_first_is_named_or_nobody(scene: Scene) -> None:
     verdict = scene.verdict()
+    if scene.may_be_slow and verdict.confidence != "certain":
+        return
     assert set(verdict.culprits) <= {scene.victim}, (verdict.cause, verdict.summary)
     if scene.is_told:
         assert (verdict.cause, verdict.culprits) == ("rank_exited", (scene.victim,)), verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("ends", "culprits"),
+    [
+        ({0: (10.0, 6), 1: (10.05, 6), 3: (10.1, 6), 2: (12.0, 9)}, (2,)),
+        ({0: (10.0, None), 2: (10.5, 9)}, (2,)),
+        ({0: (10.0, None), 1: (10.5, 9), 2: (10.5, 9)}, ()),  # swept, or one of them was the first
+        ({0: (10.0, None), 1: (10.1, 15), 2: (40.1, 9)}, ()),  # torchrun kills half a minute after SIGTERM
+        ({0: (10.0, None), 1: (9.9, 9), 2: (10.5, 9)}, (1,)),
+    ],
+)
+def test_who_was_killed_and_comes_down_slowly_is_not_cleared_by_who_died_of_it(
+    ends: dict[int, tuple[float, int | None]], culprits: tuple[int, ...]
+) -> None:
+    """A GPU's contexts and much memory take seconds to be freed after the connections are closed."""
+    ranks = [
+        Rank(rank, dumped=False, state="X", ended_ns=int(at * SECOND_NS), exit_signal=by, exit_code=None if by else 1)
+        for rank, (at, by) in ends.items()
+    ]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", culprits), verdict.summary
