@@ -38,6 +38,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     right: bool
     said: str  # what a person reads
+    proves_nothing: str = ""  # why it is no evidence of anything; it is not right then, and not wrong
     seconds_to_verdict: float | None = None  # None: no verdict, or not known since when
     detail: msgspec.Raw = msgspec.Raw(b"null")  # the bench's own result
 
@@ -51,11 +52,21 @@ class Lines:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(msgspec.json.encode({"planned": planned}) + b"\n")
 
-    def add(self, name: str, *, right: bool, said: str, seconds_to_verdict: float | None, detail: object) -> None:
+    def add(
+        self,
+        name: str,
+        *,
+        right: bool,
+        said: str,
+        seconds_to_verdict: float | None,
+        detail: object,
+        proves_nothing: str = "",
+    ) -> None:
         if self._path is not None:
             raw = msgspec.Raw(msgspec.json.encode(detail))
+            line = Line(name, right, said, proves_nothing, seconds_to_verdict, raw)
             with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(Line(name, right, said, seconds_to_verdict, raw)) + b"\n")
+                file.write(msgspec.json.encode(line) + b"\n")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +105,9 @@ def summary(planned: Sequence[str], runs: Sequence[Line]) -> str:
     left = list(planned)
     for run in runs:
         left.remove(run.name)
-    text = [f"WRONG {run.said}" for run in runs if not run.right]
+    idle = [run for run in runs if run.proves_nothing]
+    text = [f"WRONG {run.said}" for run in runs if not (run.right or run.proves_nothing)]
+    text += [f"no evidence: {', '.join(f'{run.name} ({run.proves_nothing})' for run in idle)}"] if idle else []
     text += [f"not reached: {', '.join(left)}"] if left else []
     seconds = sorted(run.seconds_to_verdict for run in runs if run.right and run.seconds_to_verdict is not None)
     if len(seconds) > 1:

@@ -9,6 +9,8 @@ from stallwatch.model.verdict import Verdict
 MOST_LATE = 10.0  # seconds after the printed moment
 UNDECIDED = ("healthy", "undecided", "waiting")
 TERMINATED = ("terminated", "preempted")  # torchrun itself then ends with an error
+# Of a job without a hook nothing is told before it was seen to work, and it is looked at after half a minute of quiet.
+LEAST_WATCHED = 30.0  # seconds
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -43,6 +45,9 @@ class Control(msgspec.Struct):
     told: tuple[str, ...] = ()
     thought: tuple[str, ...] = ()
     stepped: bool = False
+    hooked: bool = True
+    worked_at: float | None = None  # the daemon first said that it was seen to work, on our monotonic clock
+    watched_seconds: float = 0.0  # that it then went on
     seconds: float = 0.0
     is_twin: bool = False  # it never ends, and must be told within what was promised
     promised_at: float | None = None  # the last "tell_at" that was shown, seconds of the epoch
@@ -73,10 +78,23 @@ class Control(msgspec.Struct):
         return round(self.decided_at - self.stood_at, 1)
 
     @property
+    def proves_nothing(self) -> str:
+        """Why nobody could have been told of it, in words: that nobody was is then no evidence. "" where it is some."""
+        if self.is_twin or self.told or (self.hooked and self.stepped):
+            return ""
+        if not self.stepped:
+            return "never seen to step" if self.hooked else "never seen"
+        if self.worked_at is None:
+            return "never seen to work"
+        if self.watched_seconds < LEAST_WATCHED:
+            return f"seen to work for its last {self.watched_seconds:.0f} s alone"
+        return ""
+
+    @property
     def right(self) -> bool:
-        """Nobody was told of what ends; somebody of what never does, and in time."""
+        """Nobody was told of what ends, and somebody could have been; of what never ends somebody, and in time."""
         if not self.is_twin:
-            return self.quiet
+            return self.quiet and not self.proves_nothing
         return self.late_seconds is not None and self.late_seconds <= MOST_LATE and not self.wrong
 
     @property
@@ -105,6 +123,25 @@ def table(controls: Sequence[Control]) -> str:
     return "\n".join(lines)
 
 
+def total(controls: Sequence[Control]) -> str:
+    """What a run has shown, counted: those whose quiet proves nothing apart, by name."""
+    text = f"right in {sum(control.right for control in controls)} of {len(controls)} runs"
+    calm = [control for control in controls if not control.is_twin]
+    if not calm:
+        return text
+    proving = [control for control in calm if control.right]
+    text += f": {len(proving)} quiet, of which {sum(bool(control.thought) for control in proving)} were thought about"
+    text += f"; {sum(bool(control.told) for control in calm)} told"
+    bad = dict.fromkeys(c.name for c in calm if not (c.told or c.ended_well or c.proves_nothing or c.was_cut))
+    text += f"; {len(bad)} ended badly ({', '.join(bad)})" if bad else ""
+    if cut := sum(control.was_cut or not control.seconds for control in calm):
+        text += f"; {cut} cut short"
+    idle = [c for c in calm if c.proves_nothing and c.seconds and not c.was_cut]
+    if idle:
+        text += f"; {len(idle)} no evidence ({', '.join(f'{c.name}: {c.proves_nothing}' for c in idle)})"
+    return text
+
+
 def line(control: Control) -> str:
     thought = f" | thought: {'; '.join(control.thought)}" if control.thought else ""
     if control.is_twin:
@@ -114,7 +151,11 @@ def line(control: Control) -> str:
         if control.seconds_to_verdict is not None:
             late = f"verdict after {control.seconds_to_verdict:.1f} s, {late}"
         return f"{control.name:26} twin,  {control.seconds:5.1f} s: {late} | {thought} | {control.reason}"
-    outcome = "quiet" if control.quiet else f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
-    outcome += "" if control.stepped else ", never seen to step"
+    if control.told:
+        outcome = f"TOLD {'; '.join(control.told)} exit {control.exit_code}"
+    elif control.proves_nothing:
+        outcome = f"NO EVIDENCE: {control.proves_nothing}, exit {control.exit_code}"
+    else:
+        outcome = "quiet" if control.ended_well else f"quiet, and ENDED BADLY: exit {control.exit_code}"
     why = f" | {control.reason}" if control.reason else ""
     return f"{control.name:26} run {control.run + 1}, {control.seconds:5.1f} s: {outcome}{thought}{why}"

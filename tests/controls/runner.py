@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from stallwatch.demo.daemon_child import DaemonChild
+from stallwatch.detectors.detection import NOT_SEEN_TO_WORK
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
@@ -27,7 +28,8 @@ ENOUGH_SECONDS = 150.0 + 5 * QUIET_SECONDS
 UNDECIDED_SECONDS = 120.0  # what nobody can decide is told after five minutes, unless patience is shortened
 AFTERMATH_SECONDS = 6.0  # a job has ended: what would the daemon still say?
 VERDICT_SECONDS = 40.0  # the same of a hang that became a crash: it must be told
-STRIKE_SECONDS = 8.0  # after its first step: its rhythm is known
+STRIKE_SECONDS = 8.0  # after its first step, or after it was seen to work: its rhythm is known
+SEEN_TO_WORK_SECONDS = 60.0  # a job without a hook that was not seen to work by then will not be
 LATER_SECONDS = STRIKE_SECONDS + QUIET_SECONDS
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 # A rank without a hook is found by the variables with which its process was started.
@@ -71,18 +73,23 @@ class Runner:
             return control
         job = self._launch(control, 0)
         steps = self._strikes(control)
-        over_at = stepping_at = None
+        over_at = seen_at = stepping_at = None
         undecided = control.expected is not None and "undecided" in control.expected.causes
         until = began + ENOUGH_SECONDS + UNDECIDED_SECONDS * undecided
         while time.monotonic() < until and not self._stop.wait(0.5):
             self._note(control)
             now = time.monotonic()
-            if stepping_at is None and control.stepped:
-                stepping_at = now
+            if control.stepped and seen_at is None:
+                seen_at = now
+            if stepping_at is None and seen_at is not None:
+                # Before it was seen to work nothing is told, whatever is done to it.
+                ready = control.hooked or control.worked_at is not None or now - seen_at > SEEN_TO_WORK_SECONDS
+                stepping_at = now if ready else None
             while steps and stepping_at is not None and now - stepping_at > steps[0][0]:
                 job = steps.pop(0)[1](job)
             if over_at is None and not steps and job.exit_code() is not None:
                 over_at = now + (VERDICT_SECONDS if control.is_twin else AFTERMATH_SECONDS)
+                control.watched_seconds = round(now - (control.worked_at or now), 1)
             if over_at is not None and now > over_at:
                 break
             if control.is_twin and control.told_at is not None:
@@ -131,7 +138,7 @@ class Runner:
         elastic = {"TORCHELASTIC_RUN_ID": control.job, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
         with self._launches:
             # A rank without a hook is found by its variables.
-            shows = os.environ.get("CONTROL_HOOK") == "off"
+            shows = not control.hooked
             variables = {**environment, **elastic}
             return Forked(self._server.launch(path, [situation], RANKS, variables, log, shows_environment=shows))
 
@@ -195,11 +202,15 @@ class Runner:
         self._daemon.check()
         try:
             incidents = self._daemon.client.incidents().incidents
-            ranks = () if control.stepped else self._daemon.client.ranks().ranks
+            ranks = () if control.worked_at is not None else self._daemon.client.ranks().ranks
         except DaemonUnreachable:
             return
-        hookless = os.environ.get("CONTROL_HOOK") == "off"  # that its ranks are seen is all there is
-        control.stepped |= any(r.training_job == control.job and ((r.step or 0) > 0 or hookless) for r in ranks)
+        ranks = tuple(rank for rank in ranks if rank.training_job == control.job)
+        # Without a hook that its ranks are seen is all there is at first.
+        control.stepped |= any((rank.step or 0) > 0 or not control.hooked for rank in ranks)
+        works = any(NOT_SEEN_TO_WORK not in rank.limit_reason for rank in ranks)
+        if control.stepped and control.worked_at is None and (control.hooked or works):
+            control.worked_at = time.monotonic()
         mine = [incident for incident in incidents if incident.training_job == control.job]
         said = (_said(one) for one in mine if one.verdicts)
         if control.decided_at is None and any(control.is_decided_by(one.verdicts[0]) for one in mine if one.verdicts):

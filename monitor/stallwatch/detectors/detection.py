@@ -33,6 +33,10 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey, NodeSnapshot
 
 State = TypeVar("State")
+# Of a rank without a word, instead of its limit. Where no rank of its job was seen to work, `patience` tells nobody
+# that it stands.
+_WORDLESS = "no hook and no recorder: nothing to watch but the process"
+NOT_SEEN_TO_WORK = ", which was not seen to work yet"
 
 
 class Detector(Protocol[State]):
@@ -179,12 +183,16 @@ def _view(
         pulse_age_seconds=(at_ns - rank.ticks.pulse_since_ns) / SECOND_NS if heartbeat else None,
         phase=rank.phase,
         limit_seconds=limit.seconds if limit.learned else None,
-        limit_reason=limit.reason if rank.has_words else "no hook and no recorder: nothing to watch but the process",
+        limit_reason=limit.reason if rank.has_words else _wordless(rank),
         gpu_uuid=next((gpu.uuid for gpu in gpus if sample.pid in (gpu.compute_pids or ())), None),
         communication_share=shares.communication if shares else None,
         slow_share=shares.slow if shares else None,
         ended="" if rank.alive else describe(end_of(rank)),
     )
+
+
+def _wordless(rank: RankHistory) -> str:
+    return _WORDLESS if rank.begun or rank.heartbeat is not None else _WORDLESS + NOT_SEEN_TO_WORK
 
 
 def _state(rank: RankHistory, at_ns: int, findings: tuple[Finding, ...], ending: bool) -> RankState:

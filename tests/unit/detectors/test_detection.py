@@ -109,6 +109,20 @@ def test_ranks_without_a_hook_are_unknown_and_have_no_ages() -> None:
     assert view.pulse_age_seconds is None
 
 
+def test_of_a_rank_without_a_hook_it_is_said_whether_it_was_seen_to_work() -> None:
+    def reason_at(second: int) -> str:
+        worked = [
+            snapshot(
+                tick, [msgspec.structs.replace(bare(0), process=Known(process(0, cpu_ticks=100 * tick), START_NS))]
+            )
+            for tick in range(second)
+        ]
+        return run(worked)[-1][1].ranks[0].limit_reason
+
+    assert reason_at(5).endswith("process, which was not seen to work yet")
+    assert reason_at(20).endswith("process")
+
+
 def bare(rank: int) -> RankSample:
     return sample(rank, None)
 

@@ -1,0 +1,79 @@
+"""What a run of the controls counts as shown: a quiet job is evidence where somebody could have been told of it."""
+
+from typing import Any
+
+import pytest
+
+from tests.bench.lanes import Line, summary
+from tests.controls.outcome import Control, line, total
+
+
+def control(name: str = "storage_stall", **fields: Any) -> Control:
+    """One that ended well, without a hook, and was watched for long enough."""
+    usual: dict[str, Any] = {
+        "exit_code": 0, "stepped": True, "seconds": 150.0, "hooked": False, "worked_at": 1.0, "watched_seconds": 130.0
+    }  # fmt: skip
+    return Control(name, 0, f"{name}-0", **{**usual, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"stepped": False, "worked_at": None}, "never seen"),
+        ({"worked_at": None}, "never seen to work"),
+        ({"watched_seconds": 12.0}, "seen to work for its last 12 s alone"),
+        ({"stepped": False, "hooked": True}, "never seen to step"),
+    ],
+)
+def test_quiet_of_a_job_of_which_nothing_could_be_told_is_no_evidence(fields: dict[str, Any], why: str) -> None:
+    idle = control(**fields)
+    assert idle.proves_nothing == why
+    assert not idle.right
+    assert f"NO EVIDENCE: {why}" in line(idle)
+    assert "quiet" not in line(idle)
+
+
+def test_quiet_of_a_job_that_was_watched_is_evidence() -> None:
+    assert control().right
+    assert control(hooked=True, watched_seconds=5.0).right  # who has a hook is watched from its first step on
+    assert "quiet" in line(control())
+
+
+def test_what_was_told_is_no_evidence_of_calm_however_little_was_seen() -> None:
+    told = control(worked_at=None, told=("critical: rank_exited [1]",))
+    assert told.proves_nothing == ""
+    assert not told.right
+    assert "TOLD critical" in line(told)
+
+
+def test_a_job_that_ended_badly_is_not_called_told() -> None:
+    bad = control(exit_code=1)
+    assert not bad.right
+    assert "TOLD" not in line(bad)
+    assert "exit 1" in line(bad)
+
+
+def test_a_total_counts_what_proves_nothing_apart_and_by_name() -> None:
+    every = [
+        control("a"),
+        control("b", thought=("none: not_entered [1] filesystem (likely)",)),
+        control("c", worked_at=None),
+        control("d", told=("warning: undecided []",)),
+        control("e", exit_code=1),
+        control("f", was_cut=True, exit_code=None, worked_at=None),
+    ]
+    assert total(every) == (
+        "right in 2 of 6 runs: 2 quiet, of which 1 were thought about; 1 told; 1 ended badly (e); 1 cut short; "
+        "1 no evidence (c: never seen to work)"
+    )
+
+
+def test_twins_are_counted_by_whether_they_are_right() -> None:
+    assert total([control(is_twin=True, told_at=5.0), control(is_twin=True)]) == "right in 1 of 2 runs"
+
+
+def test_a_lane_s_table_calls_no_evidence_neither_right_nor_wrong() -> None:
+    text = summary(["a", "b"], [Line("a", True, "a quiet"), Line("b", False, "b", "never seen to work")])
+    assert "WRONG" not in text
+    assert "no evidence: b (never seen to work)" in text
+    assert "right in 1 of 2 runs" in text
