@@ -62,21 +62,25 @@ def _sample(look: CounterLook, *, nccl: bool) -> CounterSample:
     return CounterSample(look.number, look.at_ns, look.step, enqueued, completed)
 
 
-def with_late(members: tuple[PeerRank, ...], *, nccl: bool) -> tuple[PeerRank, ...]:
+def with_late(members: tuple[PeerRank, ...], *, taken: int, nccl: bool) -> tuple[PeerRank, ...]:
     """Given the members, return them with what their late samples say of the moments at which their hooks could not
     look: while a call holds the GIL, or there is no CPU, the rank comes to no collective, and just then its peers wait
-    for it. What it had not enqueued when its hook looked at last it had not enqueued before."""
+    for it. What it had not enqueued when its hook looked at last it had not enqueued before. `taken`: the newest
+    moment that was used; what is older than that is used no more."""
     first: dict[int, int] = {}
     for member in members:
         for sample in member.samples:
             first[sample.number] = min(sample.at_ns, first.get(sample.number, sample.at_ns))
-    late = [any(is_late(sample, first) for sample in member.samples) for member in members]
+    late = [
+        any(sample.number >= taken and is_late(sample, first) for sample in member.samples[1:]) for member in members
+    ]
     if not any(late):
         return members
+    in_time = [_in_time(member, first) for member in members]
     roles = by_role(tuple(member.role for member in members))
-    peers = {place: [members[other] for other in places if other != place] for places in roles for place in places}
+    peers = {place: [in_time[other] for other in places if other != place] for places in roles for place in places}
     return tuple(
-        _with_late(member, () if nccl else peers[place], first) if late[place] else member
+        _with_late(member, in_time[place], () if nccl else peers[place], first, taken) if late[place] else member
         for place, member in enumerate(members)
     )
 
@@ -86,12 +90,18 @@ def is_late(sample: CounterSample, first: Mapping[int, int]) -> bool:
     return sample.at_ns - first[sample.number] > _IN_TIME_NS
 
 
-def _with_late(member: PeerRank, peers: Sequence[PeerRank], first: Mapping[int, int]) -> PeerRank:
-    in_time = _in_time(member, first)
-    known = [(of, _offset(in_time, of)) for of in (_in_time(peer, first) for peer in peers)]
+def _with_late(
+    member: PeerRank,
+    in_time: Mapping[int, int],
+    peers: Sequence[Mapping[int, int]],
+    first: Mapping[int, int],
+    taken: int,
+) -> PeerRank:
+    """`in_time` and `peers`: what it and they had completed when they looked in time."""
+    known = [(of, _offset(in_time, of)) for of in peers]
     noted, samples = {sample.number for sample in member.samples}, [*member.samples[:1]]
     for before, sample in pairwise(member.samples):
-        if not is_late(sample, first):
+        if sample.number < taken or not is_late(sample, first):
             samples.append(sample)
             continue
         stood = (sample.step, sample.enqueued, sample.completed) == (before.step, before.enqueued, before.completed)

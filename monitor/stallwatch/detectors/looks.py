@@ -172,7 +172,8 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     nccl = all(any(group.recorder == "nccl" and group.enqueued > 0 for group in rank.groups) for rank in alive)
     if nccl != before.nccl:
         before, known = Looks(nccl=nccl), {}
-    members = with_late(tuple(sampled(known, rank, nccl=nccl) for rank in alive), nccl=nccl)
+    members = tuple(sampled(known, rank, nccl=nccl) for rank in alive)
+    members = with_late(members, taken=before.taken, nccl=nccl)
     members = with_held(members, alive)
     looks = msgspec.structs.replace(before, members=members)
     if not members:

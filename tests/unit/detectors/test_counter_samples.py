@@ -120,7 +120,7 @@ IN_TIME = ((1, 0, 10, 10), (2, 0, 11, 10), (3, 0, 11, 10), (4, 0, 12, 11))
 )
 def test_what_a_late_look_shows_of_the_moments_before_it(late: Seen, then: list[Seen]) -> None:
     members = (noted(0, *IN_TIME), noted(1, *IN_TIME), noted(2, (1, 0, 10, 10), late, (4, 0, 12, 11)))
-    first, _, third = with_late(members, nccl=False)
+    first, _, third = with_late(members, taken=0, nccl=False)
     assert first is members[0]
     assert seen(third) == [(1, 0, 10, 10), *then, (4, 0, 12, 11)]
 
@@ -129,16 +129,24 @@ def test_what_its_peers_had_completed_tells_that_a_late_rank_has_not_come_where_
     """A step begins between two of its looks, as where steps are short; it has always made one more call than they."""
     peers = [(1, 0, 10, 10), (2, 0, 13, 12), (3, 0, 14, 14)]
     members = (noted(0, *peers), noted(1, *peers), noted(2, (1, 0, 11, 11), (2, 50, 13, 13), (3, 0, 15, 15)))
-    assert seen(with_late(members, nccl=False)[2])[1] == (2, 0, 13, 13)
-    assert with_late(members, nccl=True)[2].samples == members[2].samples, "of a device nobody knows when it was done"
+    assert seen(with_late(members, taken=0, nccl=False)[2])[1] == (2, 0, 13, 13)
+    assert with_late(members, taken=0, nccl=True)[2].samples == members[2].samples, "of a device nobody knows when it was done"
     stages = tuple(msgspec.structs.replace(one, role=(1000 * (one.rank + 1),)) for one in members)
-    assert with_late(stages, nccl=False)[2].samples == members[2].samples, "of another program: nothing is known by it"
+    assert with_late(stages, taken=0, nccl=False)[2].samples == members[2].samples, "of another program: nothing is known by it"
 
 
 def test_a_late_look_that_shows_what_the_one_before_did_is_of_all_moments_between() -> None:
     """Whatever its peers do: it waits in a call all that time."""
     members = (noted(0, *IN_TIME), noted(1, (1, 0, 11, 10), (2, 1500, 11, 10), (4, 0, 12, 11)))
     for nccl in (True, False):
-        assert seen(with_late(members, nccl=nccl)[1]) == [
+        assert seen(with_late(members, taken=0, nccl=nccl)[1]) == [
             (1, 0, 11, 10), (2, 0, 11, 10), (3, 0, 11, 10), (4, 0, 12, 11)
         ]  # fmt: skip
+
+
+def test_what_was_used_is_as_it_was() -> None:
+    """Each tick: a job's late looks of the last three seconds were all asked again what they show."""
+    late = (2, 1500, 10, 10)
+    members = (noted(0, *IN_TIME), noted(1, (1, 0, 10, 10), late, (4, 0, 12, 11)))
+    assert with_late(members, taken=3, nccl=False) is members
+    assert with_late(members, taken=2, nccl=False) != members, "its peers may have come to the moments after it since"
