@@ -71,9 +71,7 @@ def with_late(members: tuple[PeerRank, ...], *, taken: int, nccl: bool) -> tuple
     for member in members:
         for sample in member.samples:
             first[sample.number] = min(sample.at_ns, first.get(sample.number, sample.at_ns))
-    late = [
-        any(sample.number >= taken and is_late(sample, first) for sample in member.samples[1:]) for member in members
-    ]
+    late = [_has_late(member, first, taken) for member in members]
     if not any(late):
         return members
     in_time = [_in_time(member, first) for member in members]
@@ -83,6 +81,15 @@ def with_late(members: tuple[PeerRank, ...], *, taken: int, nccl: bool) -> tuple
         _with_late(member, in_time[place], () if nccl else peers[place], first, taken) if late[place] else member
         for place, member in enumerate(members)
     )
+
+
+def _has_late(member: PeerRank, first: Mapping[int, int], taken: int) -> bool:
+    for sample in reversed(member.samples):
+        if sample.number < taken:
+            return False
+        if is_late(sample, first):
+            return True
+    return False
 
 
 def is_late(sample: CounterSample, first: Mapping[int, int]) -> bool:

@@ -5,7 +5,8 @@ the two readings that saw it. Time in which our own tick was late is not counted
 job as well (a suspended machine, a frozen container).
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
 
 import msgspec
@@ -114,7 +115,7 @@ class RankHistory(msgspec.Struct, frozen=True):
         return next((times for name, times in self.phase_times if name == phase), Times())
 
 
-class NodeHistory(msgspec.Struct, frozen=True):
+class NodeHistory(msgspec.Struct, frozen=True, dict=True):
     """All ranks at one tick, sorted by job and rank: what detectors look at."""
 
     snapshot: NodeSnapshot
@@ -140,10 +141,14 @@ class NodeHistory(msgspec.Struct, frozen=True):
         """Of the kernel, of the last minutes."""
         return self.host.notices if self.host is not None else ()
 
-    def jobs(self) -> Iterator[tuple[JobKey, tuple[RankHistory, ...]]]:
+    def jobs(self) -> Sequence[tuple[JobKey, tuple[RankHistory, ...]]]:
         """Each job with its ranks on this node."""
-        for job, ranks in groupby(self.ranks, key=lambda rank: rank.sample.job):
-            yield job, tuple(ranks)
+        return self._jobs
+
+    @cached_property  # some thirty ask at each tick
+    def _jobs(self) -> tuple[tuple[JobKey, tuple[RankHistory, ...]], ...]:
+        of_job = groupby(self.ranks, key=lambda rank: rank.sample.job)
+        return tuple((job, tuple(ranks)) for job, ranks in of_job)
 
 
 def advance(before: NodeHistory | None, snapshot: NodeSnapshot) -> NodeHistory:

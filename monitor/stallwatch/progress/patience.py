@@ -84,7 +84,7 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
         wait = _after(standstill, tell.waiting_seconds, f"the whole job is suspended ({tell.waiting_seconds:g} s)")
         return Plan(((wait.until_ns, "critical"),), wait.why)
     if state == "at_once":
-        wait = _longest(standstill.known_ns, [_kind(standstill, config), _passing(standstill)])
+        wait = _longest(standstill.known_ns, [_kind(standstill, config), *_passing(standstill, config)])
         if verdict.confidence == "possible":  # not enough to wake somebody at once
             return Plan(((wait.until_ns, "warning"), (max(later_ns, wait.until_ns), "critical")), wait.why)
         return Plan(((wait.until_ns, "critical"),), wait.why)
@@ -106,10 +106,13 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
 
 
-def _passing(standstill: Standstill) -> _Wait | None:
-    if standstill.verdict.cause != "process_stopped" or standstill.passing_ns is None:
-        return None
-    return _Wait(standstill.passing_ns, "who was stopped before has gone on")
+def _passing(standstill: Standstill, config: Config) -> list[_Wait | None]:
+    """A migration, a dump of its memory, a move between control groups stops a process for seconds."""
+    if standstill.verdict.cause != "process_stopped":
+        return []
+    seconds, passing_ns = config.tell.stopped_seconds, standstill.passing_ns
+    alone = _after(standstill, seconds, f"a stop may pass ({seconds:g} s, tell.stopped_seconds)")
+    return [alone, _Wait(passing_ns, "who was stopped before has gone on") if passing_ns is not None else None]
 
 
 def _after(standstill: Standstill, seconds: float, why: str) -> _Wait:

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from stallwatch.config import Config
-from stallwatch.config_sections import IncidentSection
+from stallwatch.config_sections import IncidentSection, TellSection
 from stallwatch.incidents.engine import Now
 from stallwatch.incidents.messages import (
     CancelCapture,
@@ -79,13 +79,20 @@ def test_a_decided_verdict_is_not_judged_again_by_details() -> None:
     assert not of(story.looked(), Judge)
 
 
-@pytest.mark.parametrize(("detector", "cause"), [("exit", "rank_exited"), ("stopped", "process_stopped")])
-def test_what_cannot_resolve_itself_is_judged_by_one_look_and_told_as_critical(detector: str, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("detector", "cause", "after"),
+    [("exit", "rank_exited", 0.0), ("stopped", "process_stopped", TellSection().stopped_seconds)],
+)
+def test_what_cannot_resolve_itself_is_judged_by_one_look_and_told_as_critical(
+    detector: str, cause: str, after: float
+) -> None:
     story = Story()
     for second in (1, 1.25):
         story.at(second, finding(detector, resolvable=False))
     assert of(story.looked(), Judge)
     story.judged(report(cause))
+    assert story.severity == ("none" if after else "critical")
+    story.stands(1.25 + after)
     assert story.severity == "critical"
 
 

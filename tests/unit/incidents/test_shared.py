@@ -38,7 +38,7 @@ def judge(made: Story, said: Report, look: int = 1) -> Incident:
 
 
 def test_a_hang_of_a_job_with_ranks_elsewhere_is_told_by_nobody_until_the_nodes_have_agreed() -> None:
-    one = judge(story(), report("process_stopped"))
+    one = judge(story(), report("collective_mismatch"))
     assert one.severity == "critical", "everybody shows how things stand"
     assert "agreed" in one.told_elsewhere
     assert due(one, (), "warning") is None
@@ -50,12 +50,12 @@ def test_a_job_that_is_all_here_and_a_node_that_judges_alone_tell_as_ever() -> N
     assert current(whole).together is None
     alone = story(Config())
     assert current(alone).together is None
-    assert due(judge(alone, report("process_stopped")), (), "warning") == "told"
+    assert due(judge(alone, report("collective_mismatch")), (), "warning") == "told"
 
 
 def test_who_speaks_tells_and_the_others_say_who_does() -> None:
     made = story()
-    judge(made, report("process_stopped"))
+    judge(made, report("collective_mismatch"))
     one = say(made, Together(False, "node3 tells of it", "train-1"))
     assert one.told_elsewhere == "node3 tells of it"
     assert due(one, (), "warning") is None
@@ -66,7 +66,7 @@ def test_who_speaks_tells_and_the_others_say_who_does() -> None:
 
 def test_the_history_has_it_as_told_only_where_this_node_tells() -> None:
     made = story()
-    judge(made, report("process_stopped"))
+    judge(made, report("collective_mismatch"))
     one = say(made, Together(False, "node3 tells of it", "train-1"))
     assert not [event.what for event in one.events if event.what.startswith("told")]
     one = say(made, Together(True, "", "train-1", 2))
@@ -84,15 +84,15 @@ def test_the_jobs_verdict_is_shown_and_this_nodes_part_does_not_replace_it() -> 
 
 def test_a_verdict_that_was_told_is_not_unknown_again() -> None:
     made = story()
-    say(made, Together(True, "", "train-1", 2), report("process_stopped", (6,)))
+    say(made, Together(True, "", "train-1", 2), report("collective_mismatch", (6,)))
     judge(made, report("undecided", ()))
     one = say(made, Together(True, "", "train-1", 1), report("undecided", ()))
-    assert one.verdict is not None and one.verdict.cause == "process_stopped"
+    assert one.verdict is not None and one.verdict.cause == "collective_mismatch"
 
 
 def test_the_end_may_be_told_by_another_than_the_beginning() -> None:
     made = story()
-    judge(made, report("process_stopped"))
+    judge(made, report("collective_mismatch"))
     say(made, Together(False, "node3 tells of it", "train-1", 2))
     for second in range(10, 16):
         made.at(second, jobs=[facts(world_size=8, moved=True)])
@@ -105,7 +105,7 @@ def test_the_end_may_be_told_by_another_than_the_beginning() -> None:
 
 def test_where_the_ranks_of_this_node_are_gone_the_end_is_not_its_to_tell_before_the_nodes_have_agreed_anew() -> None:
     made = story()
-    judge(made, report("process_stopped"))
+    judge(made, report("collective_mismatch"))
     say(made, Together(True, "", "train-1", 2))
     made.at(10, jobs=[facts(world_size=8, alive=())])
     while (one := current(made)).state != "ended":
@@ -119,8 +119,8 @@ def test_where_the_ranks_of_this_node_are_gone_the_end_is_not_its_to_tell_before
 
 def test_what_stands_here_after_its_end_was_told_by_another_node_is_not_told_of_any_more() -> None:
     made = story()
-    judge(made, report("process_stopped"))
-    one = say(made, Together(True, "", "train-1", 2), report("process_stopped", (6,)))
+    judge(made, report("collective_mismatch"))
+    one = say(made, Together(True, "", "train-1", 2), report("collective_mismatch", (6,)))
     assert due(one, ("told",), "warning", "rank_exited 1") == "escalated"
     assert due(one, ("told", "ended"), "warning", "rank_exited 1") is None
 
@@ -139,7 +139,7 @@ def test_the_jobs_verdict_that_comes_when_the_job_is_over_here_is_shown_and_told
 
 
 def at(mount: str) -> Report:
-    found = report("process_stopped")
+    found = report("collective_mismatch")
     return replace(found, verdicts=(replace(found.verdicts[0], waits_on=mount),))
 
 

@@ -219,6 +219,15 @@ def test_a_debugger_that_is_forgotten_is_told_near_the_jobs_own_time_out(cause: 
     assert plan(held, loud) == plan(held._replace(debugged=()), loud)
 
 
+def test_a_stop_that_may_pass_is_told_when_it_has_lasted() -> None:
+    """A live migration stops each rank for two seconds."""
+    told = plan(standstill("process_stopped", known_ns=STANDS + SECOND), Config())
+    assert stages(told) == [(TELL.stopped_seconds, "critical")]
+    assert "tell.stopped_seconds" in told.why
+    at_once = Config(tell=TellSection(stopped_seconds=0.0))
+    assert stages(plan(standstill("process_stopped", known_ns=STANDS + SECOND), at_once)) == [(1, "critical")]
+
+
 def test_a_phase_that_always_takes_long_surprises_nobody() -> None:
     told = plan(standstill("waiting", phase_past_seconds=2000.0), Config())
     assert stages(told) == [(3000, "warning")]
