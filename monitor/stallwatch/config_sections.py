@@ -181,7 +181,7 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, _key("A guess, and what stands inside a phase, must be seen so for this long before it is told.")
     ] = 40.0
     stopped_seconds: Annotated[
-        float, _key("A rank that is held by a stop signal is told after this: who moves a job lets go of it again.", ge=0)
+        float, _key("A rank held by a stop signal is told after this: who moves a job lets go of it again.", ge=0)
     ] = 5.0
     ending_seconds: Annotated[
         float, _key("Time that a job gets to end after SIGTERM or a first exit 0, before it is told.")

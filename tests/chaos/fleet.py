@@ -190,7 +190,8 @@ class FleetRun:
                 return Seen()
         except PlaceProblem as error:
             return Seen(problem=str(error), advice=error.help)
-        seen = exchange(place, self._secret(node), request.wish, since_boot_ns=NodeClock(self, node).monotonic_ns)
+        clock = NodeClock(self, node)
+        seen = exchange(place, self._secret(node), request.wish, clock.wall_ns, clock.monotonic_ns)
         if not seen.problem:
             self.heard_at[node].append(self.now)
         if seen.told_noted and self.noted_at is None:

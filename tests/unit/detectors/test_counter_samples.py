@@ -130,9 +130,9 @@ def test_what_its_peers_had_completed_tells_that_a_late_rank_has_not_come_where_
     peers = [(1, 0, 10, 10), (2, 0, 13, 12), (3, 0, 14, 14)]
     members = (noted(0, *peers), noted(1, *peers), noted(2, (1, 0, 11, 11), (2, 50, 13, 13), (3, 0, 15, 15)))
     assert seen(with_late(members, taken=0, nccl=False)[2])[1] == (2, 0, 13, 13)
-    assert with_late(members, taken=0, nccl=True)[2].samples == members[2].samples, "of a device nobody knows when it was done"
+    assert with_late(members, taken=0, nccl=True)[2].samples == members[2].samples, "a device tells nobody when"
     stages = tuple(msgspec.structs.replace(one, role=(1000 * (one.rank + 1),)) for one in members)
-    assert with_late(stages, taken=0, nccl=False)[2].samples == members[2].samples, "of another program: nothing is known by it"
+    assert with_late(stages, taken=0, nccl=False)[2].samples == members[2].samples, "of another program"
 
 
 def test_a_late_look_that_shows_what_the_one_before_did_is_of_all_moments_between() -> None:
