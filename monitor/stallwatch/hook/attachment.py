@@ -54,6 +54,9 @@ def attach(auto: bool = False) -> Beat:
         if sys.platform != "linux":
             say(f"needs Linux and does nothing on {sys.platform}")
             return OFF
+        if sys.byteorder != "little":  # a record is filled with this machine's words (image.py)
+            say("needs a little-endian machine and does nothing on this one")
+            return OFF
         if not _turn.acquire(timeout=_TURN_SECONDS):
             say("another thread attaches and does not come to an end")
             return OFF

@@ -82,11 +82,12 @@ GROUP_OFFSET = RING_OFFSET + RING_SLOTS * 8
 STRING_OFFSET = GROUP_OFFSET + GROUP_CAPACITY * 32
 RECORD_BYTES = 8192
 HEAD_BYTES = 64  # of the beginning, which say whose it is
+_MAGIC = MAGIC.to_bytes(8, "little")
+_WRITER = slice(WORD["pid"] * 8, WORD["pid_namespace"] * 8 + 8)
 LOOK_OFFSET = RECORD_BYTES - LOOK_SLOTS * 56  # at the end: strings may be appended
 
 ALL_WORDS = struct.Struct(f"<{len(WORDS)}q")
 ALL_SLOTS = struct.Struct(f"<{RING_SLOTS}q")
-_FIRST_WORDS = struct.Struct("<6q")
 ONE_GROUP = struct.Struct("<4q")
 ONE_LOOK = struct.Struct("<7q")
 
@@ -103,13 +104,15 @@ class CounterLook(NamedTuple):
     gloo_completed: int
 
 
-def writer_of(head: bytes) -> "Optional[tuple[int, int, int]]":
-    """Given the first HEAD_BYTES of a record, return pid, start ticks and pid namespace of its writer, whatever its
+def writer_of(head: bytes) -> Optional[bytes]:
+    """Given the first HEAD_BYTES of a record, return its words that name its writer (writer_words), whatever its
     checksum says; None when these bytes begin no record."""
-    if len(head) < HEAD_BYTES:
-        return None
-    magic, _, _, pid, start_ticks, pid_namespace = _FIRST_WORDS.unpack_from(head)
-    return (pid, start_ticks, pid_namespace) if magic == MAGIC else None
+    return head[_WRITER] if len(head) == HEAD_BYTES and head.startswith(_MAGIC) else None
+
+
+def writer_words(pid: int, start_ticks: int, pid_namespace: int) -> bytes:
+    """Return these three words as a record has them."""
+    return struct.pack("<3q", pid, start_ticks, pid_namespace)
 
 
 # The directory is open to all, and rank and pid can be foreseen: 64 random bits cannot, so that nobody can hold a name

@@ -26,6 +26,7 @@ from stallwatch.hook.training_thread import TrainingThread
 
 RETRY_NS = 2_000_000_000  # a missing directory or a full disk is tried again this often
 _STEP = layout.WORD["step"]  # the first of the words that change while a process is the same rank
+_PLACES = {recorder: 2 * place for place, recorder in enumerate(layout.RECORDERS)}  # of its two counters in a look
 LOCK_SECONDS = 2.0  # the end of the process waits no longer for a thread that a dead file system holds
 
 
@@ -36,7 +37,7 @@ class RankFile:
         """Create the file with its space reserved. Raise OSError."""
         self.directory = directory
         self.rank = rank
-        self._names = process[:3]
+        self._writer = layout.writer_words(*process[:3])
         # A pid is not enough: containers that share a directory have the same small ones, and anybody may hold a name.
         self.key = f"{process.pid}-{layout.new_mark()}"
         self.path = self.path_of(layout.record_name(rank, self.key))
@@ -74,10 +75,10 @@ class RankFile:
         """By its first bytes, where they are a record's: nobody else's file begins so. Else by its inode, which says
         nothing where there is a record: disks reuse the number at once."""
         try:
-            names = layout.writer_of(os.pread(descriptor, layout.HEAD_BYTES, 0))
+            writer = layout.writer_of(os.pread(descriptor, layout.HEAD_BYTES, 0))
         except OSError:  # a pipe
-            names = None
-        return names == self._names if names is not None else _inode(os.fstat(descriptor)) == self._inode
+            writer = None
+        return writer == self._writer if writer is not None else _inode(os.fstat(descriptor)) == self._inode
 
     def path_of(self, name: str) -> str:
         """Return the path of a file of this name beside the record."""
@@ -146,23 +147,20 @@ class Publication:
         self._pulse_count += 1
         self.pulse_ns = at_ns
 
-    def look(self, number: int, at_ns: int, groups: Groups) -> None:
+    def look(self, number: int, at_ns: int, steps: int, groups: Groups) -> None:
         """Keep what the counters say at one of the node's common moments. Not in a phase, which is its own kind of
         time, nor while a dump of ours holds the GIL."""
         if not groups or self.dump_started_ns or self._phases.current()[0]:
             return
-        steps = self.steps
         counts = [0, 0] * len(layout.RECORDERS)
         for recorder, _, enqueued, completed in groups:
-            place = 2 * layout.RECORDERS.index(recorder)
-            counts[place] += max(enqueued, 0)
-            counts[place + 1] += max(completed, 0)
+            place = _PLACES[recorder]
+            if enqueued > 0:
+                counts[place] += enqueued
+            if completed > 0:
+                counts[place + 1] += completed
         step = steps if steps or self.counts_steps else layout.UNKNOWN
         self._look = (number, at_ns, step, *counts)
-
-    def look_at_training(self) -> None:
-        """Count whether the training thread has moved since the last look."""
-        self.training.look(self.steps)
 
     def publish(self) -> None:
         """Write the record, in a new file where there is none or ours is gone. Never raises OSError: disks and
@@ -254,8 +252,7 @@ class Publication:
             image.fill_groups(groups)
             self._said_groups, self._kept = groups, kept(groups)
         # In the order of layout.WORDS.
-        image.fill_words(
-            _STEP,
+        words = (
             steps if steps or self.counts_steps else layout.UNKNOWN,
             phase_since_ns,
             self._pulse_count,
@@ -274,10 +271,11 @@ class Publication:
             self.training.frame_changes,
             self.refused_errno,
         )
+        image.fill_words(_STEP, words)
         return image.sealed()
 
     def _fill_names(self, world: World, phase: str, exception: str) -> None:
         child, notify = int(self.is_child), int(self._notify)
         words = (layout.MAGIC, layout.VERSION, 0, *self.process[:3], *world[:4], child, notify)
-        self._image.fill_words(0, *words)
+        self._image.fill_words(0, words)
         self._image.fill_texts((phase, self.process.node, world.training_job, world.epoch, exception))

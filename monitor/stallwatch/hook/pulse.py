@@ -67,7 +67,7 @@ class Pulse:
         self._handover = native.allocate_lock()
         self._thread: Optional[native.Thread] = None  # None: at rest
         self._dump_thread: Optional[native.Thread] = None
-        self._answered_ns = -ASKED_AGAIN_NS
+        self._asked_until_ns = 0  # who has answered lately
         self._steps_before = -1  # at the look before this one
 
     def start(self) -> None:
@@ -142,19 +142,15 @@ class Pulse:
     def _rest(self) -> None:
         """Until the next of the node's moments, or the end."""
         while True:
-            left_seconds = max(0, self._instant_ns - monotonic_ns()) / 1e9
-            if left_seconds <= REQUEST_SECONDS or not (self._was_asked and self._stands):
+            now_ns = monotonic_ns()
+            left_seconds = max(0, self._instant_ns - now_ns) / 1e9
+            if left_seconds <= REQUEST_SECONDS or now_ns >= self._asked_until_ns or not self._stands:
                 self._stopping.wait(left_seconds)
                 return
             self._stopping.wait(REQUEST_SECONDS)
             if self._stopping.is_set():
                 return
             self._guard.run("dump request", self._take_request)
-
-    @property
-    def _was_asked(self) -> bool:
-        """Lately."""
-        return monotonic_ns() - self._answered_ns < ASKED_AGAIN_NS
 
     @property
     def _stands(self) -> bool:
@@ -169,8 +165,9 @@ class Pulse:
             # What they are is found out once a second: torch's own answer is some 40 µs of cold Python.
             self._recorders = self._guard.run("recorders", recorder.statuses, self._recorders) or ()
         groups = self._guard.run("recorder status", recorder.group_counters, self._recorders) or ()
-        publication.look(number, at_ns, groups)
-        self._guard.run("training thread", publication.look_at_training)
+        steps = publication.steps  # after the counters
+        publication.look(number, at_ns, steps, groups)
+        self._guard.run("training thread", publication.training.look, steps)
         if is_pulse:
             publication.beat(at_ns)  # its time is that of the counters
             self._pulse_number = number - number % LOOKS_PER_PULSE + LOOKS_PER_PULSE
@@ -183,9 +180,9 @@ class Pulse:
                 self._guard.run("stale files", self._remove_stale_files)
         publication.publish()
         # Of who steps it is asked with each pulse: a cold system call is a tenth of what a look takes.
-        if is_pulse or self._stands or self._was_asked:
+        if is_pulse or steps == self._steps_before or at_ns < self._asked_until_ns:
             self._guard.run("dump request", self._take_request)
-        self._steps_before = publication.steps
+        self._steps_before = steps
 
     def _take_request(self) -> None:
         publication = self.publication
@@ -212,7 +209,7 @@ class Pulse:
             self._guard.note(f"dump: {type(error).__name__}: {error}")
         publication.refused_errno = refused_errno
         publication.answered_request = request.request_id
-        self._answered_ns = monotonic_ns()
+        self._asked_until_ns = monotonic_ns() + ASKED_AGAIN_NS
         publication.dump_started_ns = 0
         publication.publish()
 

@@ -85,7 +85,7 @@ def test_what_is_filled_in_place_is_as_if_it_were_made_anew(directory: Path) -> 
             step()
         count = chance.choice((0, 1, 3, layout.GROUP_CAPACITY + 2))
         made.groups = tuple(("gloo", group, number, group) for group in range(count))
-        made.look(number, 10 * number, (("gloo", 0, number, number - 1),))
+        made.look(number, 10 * number, read_steps()[0], (("gloo", 0, number, number - 1),))
         looks.append(CounterLook(number, 10 * number, read_steps()[0] or -1, 0, 0, number, number - 1))
         if number == 100:
             made.move(WORLD._replace(rank=2, training_job="x"))
@@ -237,11 +237,11 @@ def test_looks_add_up_the_groups_of_each_recorder_and_pause_in_a_phase(directory
     phases = Phases(1)
     made = Publication(PROCESS, WORLD, False, read_steps, phases, Guard(), TrainingThread(stepper))
     groups = (("nccl", 0, 10, 9), ("nccl", 1, 4, -1), ("gloo", 0, 2, 2))
-    made.look(70, 1_000, ())
-    made.look(71, 2_000, groups)
+    made.look(70, 1_000, 0, ())
+    made.look(71, 2_000, 0, groups)
     with Beat(lambda: None, phases, lambda: True).phase("checkpoint"):
-        made.look(72, 3_000, groups)
+        made.look(72, 3_000, 0, groups)
     made.dump_started_ns = 5
-    made.look(73, 4_000, groups)
+    made.look(73, 4_000, 0, groups)
     made.publish()
     assert record(directory).looks == (CounterLook(71, 2_000, -1, 14, 9, 2, 2),)

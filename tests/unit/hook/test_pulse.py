@@ -10,7 +10,7 @@ from stallwatch.hook.guard import Guard
 from stallwatch.hook.identity import ProcessIdentity, World
 from stallwatch.hook.layout import PUBLISH_NS
 from stallwatch.hook.publication import Publication
-from stallwatch.hook.pulse import SPREAD_NS, Pulse, next_instant, number_of
+from stallwatch.hook.pulse import ASKED_AGAIN_NS, SPREAD_NS, Pulse, next_instant, number_of
 from stallwatch.hook.training_thread import TrainingThread
 
 SECOND = 1_000_000_000
@@ -122,7 +122,8 @@ def test_who_has_answered_and_stands_looks_for_requests_between_the_moments(
     monkeypatch.setattr("stallwatch.hook.pulse.monotonic_ns", lambda: now_ns)
     monkeypatch.setattr(pulse._stopping, "wait", wait)
     monkeypatch.setattr(pulse._requests, "poll", lambda file: asked.append(now_ns))
-    pulse._answered_ns, pulse._steps_before = now_ns - answered_before_ns, 0 if stands else 5
+    pulse._asked_until_ns = now_ns - answered_before_ns + ASKED_AGAIN_NS
+    pulse._steps_before = 0 if stands else 5
     pulse._instant_ns = now_ns + 9 * SECOND // 40
     pulse._rest()
     assert now_ns == pulse._instant_ns
