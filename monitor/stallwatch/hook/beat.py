@@ -75,11 +75,9 @@ class Phases:
 
     def current(self) -> "tuple[str, int]":
         """Name and CLOCK_MONOTONIC nanoseconds since when; "" outside every phase."""
-        try:
-            newest = self._open[-1]
-        except IndexError:
-            return "", self._idle_since_ns
-        return newest.name, newest.since_ns
+        for newest in self._open[-1:]:  # at once, and without an exception where there is none
+            return newest.name, newest.since_ns
+        return "", self._idle_since_ns
 
     def enter(self, phase: "_Phase") -> None:
         """Note that the phase begins now; it is the current one until it is left or another begins."""

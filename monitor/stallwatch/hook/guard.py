@@ -20,7 +20,7 @@ class Guard:
 
     def run(self, part: str, function: "Callable[..., T]", *arguments: object) -> Optional[T]:
         """Return function(*arguments), or None when it failed or was switched off before."""
-        if self.is_off(part):
+        if self._failures and self.is_off(part):
             return None
         try:
             result = function(*arguments)
@@ -28,7 +28,8 @@ class Guard:
             self._failures[part] = self._failures.get(part, 0) + 1
             self.note(f"{part}: {type(error).__name__}: {error}")
             return None
-        self._failures.pop(part, None)
+        if self._failures:
+            self._failures.pop(part, None)
         return result
 
     def is_off(self, part: str) -> bool:
