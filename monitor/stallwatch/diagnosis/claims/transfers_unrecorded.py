@@ -3,6 +3,7 @@ NCCL none whose communicator is being made."""
 
 from collections.abc import Sequence
 
+from stallwatch.diagnosis.activity.rank_activity import UNNAMED_TRANSFER
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.sequences import SequenceBreak
@@ -19,6 +20,8 @@ from stallwatch.diagnosis.claim import (
 )
 from stallwatch.diagnosis.waits.graph import Strength
 from stallwatch.model.verdict import Fact, Mismatch
+
+_NO_OTHER_SIDE = "whose other side has not come"
 
 
 def claim(analysis: Analysis) -> Saying:
@@ -57,14 +60,17 @@ def claim(analysis: Analysis) -> Saying:
     if unseen or roots & perhaps:
         return None
     # A message has two ends, and two that stand in one alone, for both of whom all others wait, may be these. Where
-    # others wait for one of them only, the other may wait for one of those; of many each may wait for the next.
+    # others wait for one of them only, the other may wait for one of those; of many each may wait for the next. So may
+    # each of two whose requests are of messages with several ranks, as those of a ring are, of which no stack tells.
     held_up = [
         {blocker.rank for blocker in analysis.graph.blockers[wait.point] if blocker.strength < Strength.SUPPOSED}
         for wait in analysis.graph.waits
     ]
     inside = {wait.rank for wait in analysis.graph.waits} | analysis.in_the_one_call
     elsewhere = set(analysis.case.world) - inside - set(transfers)
-    both = len(transfers) == 2 and all(held >= set(transfers) for held in held_up) and not elsewhere
+    named_ways = all(analysis.case.activity(rank).call.collective != UNNAMED_TRANSFER for rank in transfers)
+    paired = len(transfers) == 2 and (named_ways or len(analysis.case.world) == 2)
+    both = paired and all(held >= set(transfers) for held in held_up) and not elsewhere
     connects = all(_connects(analysis, rank) for rank in transfers)
     return Claim(
         cause="p2p_unmatched",
@@ -79,7 +85,8 @@ def claim(analysis: Analysis) -> Saying:
         operation=analysis.case.activity(transfers[0]).call.collective,
         missing=() if connects else ("the peers of the sends and receives: gloo does not record them",),
         ends_by_itself="first_use" if connects or analysis.by_stacks_alone else None,  # which back end?
-        steps=() if both or len(transfers) > 1 else (_look_first(analysis, transfers[0]),),
+        told="" if both else _where_they_stand(analysis, transfers),
+        steps=() if both or set(transfers) == set(analysis.case.observed) else (_look_first(analysis, transfers),),
     )
 
 
@@ -101,14 +108,29 @@ def _closed(analysis: Analysis) -> bool:
     )
 
 
-def _look_first(analysis: Analysis, rank: int) -> str:
-    """Where the only transfer is: its own rank may have one too many, or its peer one too few."""
-    frame = analysis.case.activity(rank).place.frame
-    at = f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
-    return (
-        f"Look at rank {rank}'s sends and receives{at}: it has one too many, or the rank that it exchanges with there "
-        "has left one out."
+def _at_line(analysis: Analysis, transfers: list[int]) -> str:
+    """Their line, where they share it."""
+    frames = {analysis.case.activity(rank).place.frame for rank in transfers}
+    frame = next(iter(frames)) if len(frames) == 1 else None
+    return f" at {frame.file}:{frame.line} in {frame.function}" if frame else ""
+
+
+def _where_they_stand(analysis: Analysis, transfers: list[int]) -> str:
+    one = len(transfers) == 1
+    here = _at_line(analysis, transfers)
+    return f"{named(transfers)} of them in {'a send or receive' if one else 'sends or receives'}{here} {_NO_OTHER_SIDE}"
+
+
+def _look_first(analysis: Analysis, transfers: list[int]) -> str:
+    """Where the transfers are: their ranks may have one too many, or their peers one too few."""
+    one = len(transfers) == 1
+    has, it, peer = (
+        ("it has one too many", "it exchanges", "the rank")
+        if one
+        else ("one of them has one too many", "they exchange", "a rank")
     )
+    whose = f"rank {transfers[0]}'s sends and receives" if one else f"the sends and receives of {named(transfers)}"
+    return f"Look at {whose}{_at_line(analysis, transfers)}: {has}, or {peer} that {it} with there has left one out."
 
 
 def _connects(analysis: Analysis, rank: int) -> bool:

@@ -137,7 +137,8 @@ def _p2p_unmatched(verdict: Verdict, culprits: Culprits) -> str:
         return f"{_each_other(verdict, culprits)} {pairs}{': ' + stands if stands else ''}"
     lead = stands or culprits.who()
     if not culprits.ranks:
-        return f"{_others_wait(verdict)}, at least one of them in a send or receive whose other side has not come"
+        stand = culprits.aside.told or "at least one of them in a send or receive whose other side has not come"
+        return f"{_others_wait(verdict)}, {stand}"
     if verdict.mismatch is not None or not _is_transfer(verdict):
         sizes = verdict.mismatch
         what = f": {sizes.found} where the other side has {sizes.expected}" if sizes else ""

@@ -91,6 +91,14 @@ def test_two_that_stand_in_messages_while_all_others_wait_for_both_may_be_its_tw
     assert _judged(receives, sends, sends, REDUCES).culprits == ()
 
 
+def test_two_that_wait_for_requests_of_a_ring_may_each_wait_for_one_that_has_gone_on() -> None:
+    """Rank 2's ring makes a hop less: its neighbours stand in their requests, and neither's is the other's."""
+    line = replace(_LINE, text="for work in dist.batch_isend_irecv(both): work.wait()")
+    verdict = _judged(REDUCES, _WAIT, REDUCES, _WAIT, sources=(line,))
+    assert (verdict.cause, verdict.culprits) == ("p2p_unmatched", ()), verdict.summary
+    assert _judged(_WAIT, _WAIT, sources=(line,)).culprits == (0, 1), "of two each has the other alone"
+
+
 @pytest.mark.parametrize(
     ("stacks", "given"),
     [
