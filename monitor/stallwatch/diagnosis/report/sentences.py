@@ -306,7 +306,9 @@ def _healthy(verdict: Verdict, culprits: Culprits) -> str:
 def _undecided_sentence(verdict: Verdict, culprits: Culprits) -> str:
     if culprits.all_at_rendezvous():
         unseen = next((text.removeprefix(_UNSEEN) for text in verdict.missing if text.startswith(_UNSEEN)), "")
-        for_whom = f"for {unseen}, of which nothing was seen here" if unseen else "for each other"
+        alone = verdict.waiting.isdecimal()  # a launcher that makes the others' ranks itself begins with one
+        each_other = "for others, of which nothing was seen here" if alone else "for each other"
+        for_whom = f"for {unseen}, of which nothing was seen here" if unseen else each_other
         why = "ranks that were never started, or another MASTER_ADDR, MASTER_PORT, WORLD_SIZE or RANK on some of them"
         return f"{waiters(verdict.waiting)} at the rendezvous {for_whom}: consistent with {why}"
     waits = f"{_others_wait(verdict)} in {_operation(verdict)}, and the" if verdict.waiting else "the"

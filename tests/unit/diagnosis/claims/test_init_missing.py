@@ -190,6 +190,12 @@ def test_a_part_of_the_ranks_at_the_rendezvous_names_those_of_which_nothing_was_
     assert "Ranks 0-1,3 wait at the rendezvous for rank 2, of which nothing was seen here" in verdict.summary
 
 
+def test_the_only_rank_that_is_known_waits_for_others_and_not_for_each_other() -> None:
+    """Lightning's own launcher: the script is rank 0 of one until its group is made."""
+    verdict = judge(_job(_asked(Rank(0, frames=JOINS, dumped=False, wchan="do_poll"), NO_DUMP))).verdicts[0]
+    assert "Rank 0 waits at the rendezvous for others, of which nothing was seen here" in verdict.summary
+
+
 def _waits(rank: int) -> RankEvidence:
     return _asked(Rank(rank, dumped=False, frames=JOINS, wchan="poll_schedule_timeout"), NO_DUMP)
 
