@@ -82,6 +82,7 @@ def _rows(
 READ_BY_NOBODY = "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
 ANY_PROCESS = "waits for another process"
 AT_A_QUEUE = "waits for a queue"
+AT_A_BUILD_LOCK = "waits for a build lock file of another process"
 
 LIBRARY_ROWS: tuple[FrameRow, ...] = (
     # The end of a process
@@ -185,7 +186,7 @@ FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
     *modules("backward", "waits in its backward pass", (r"torch\.autograd\.graph", "_engine_run_backward"),
              (r"torch\.autograd", "backward|grad")),
     # Locks that live in files: a stale one waits for ever.
-    *modules("file_lock", "waits for a build lock file of another process", r"torch\.utils\.file_baton"),
+    *modules("file_lock", AT_A_BUILD_LOCK, r"torch\.utils\.file_baton"),
     *packages("file_lock", "waits for a lock file of another process",
               "filelock", "fasteners", "portalocker", "lockfile", r"torch\.utils\._filelock"),
     # Compilers

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY, WAITS_FOR_MEMORY
-from stallwatch.diagnosis.frames.meaning import AT_A_QUEUE
+from stallwatch.diagnosis.frames.meaning import AT_A_BUILD_LOCK, AT_A_QUEUE
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
 from stallwatch.diagnosis.report.steps_by_wait import by_wait
 from stallwatch.diagnosis.report.text import format_location
@@ -40,7 +40,7 @@ def _replaced(at: Stuck) -> list[NextStep]:
 def _lock(at: Stuck) -> list[NextStep]:
     shared = at.activity.place.shared_lock if at.activity else None
     if shared == "lock_file":
-        return _lock_file(at)
+        return _build_lock(at) if at.activity and at.activity.place.detail == AT_A_BUILD_LOCK else _lock_file(at)
     if at.activity and shared is not None:
         return _shared_lock(at, at.activity.place.lock_holder_pid)
     waits = at.place.clause("; it waits at", with_pid=False)
@@ -221,6 +221,21 @@ def _shared_lock(at: Stuck, holder: int | None) -> list[NextStep]:
 
 
 def _lock_file(at: Stuck) -> list[NextStep]:
+    """By a library that tries again and again: the rank has the file open now and then only."""
+    return [
+        of_the_living(
+            f"On {at.host} find the lock's file, whose path is given at {at.line}, and who holds it: `lslocks -o "
+            f"PID,COMMAND,MODE,PATH` shows locks of the kernel, `ps -fp PID` what holds one; the rank is {at.pid}."
+        ),
+        of_the_living(
+            "If nobody holds it there and the file is there, its being there is the lock (SoftFileLock), or its holder "
+            "is on another host: where the process that made it is gone, remove that one file, and the rank goes on."
+        ),
+        "Give the lock a time-out (`FileLock(path, timeout=600)`), so that the rank raises instead of waiting.",
+    ]
+
+
+def _build_lock(at: Stuck) -> list[NextStep]:
     return [
         of_the_living(
             f"On {at.host} find the lock file: `ls -l /proc/{at.pid}/fd` and `find "

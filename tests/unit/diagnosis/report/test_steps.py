@@ -96,6 +96,15 @@ def test_a_queue_of_threads_asks_for_the_thread_at_its_other_end() -> None:
     assert not any("lock" in step for step in told)
 
 
+def test_only_the_lock_of_a_build_is_looked_for_among_builds() -> None:
+    build = steps("not_entered", 2, shared_lock="lock_file", detail="waits for a build lock file of another process")
+    assert "ninja" in " ".join(build)
+    other = steps("not_entered", 2, shared_lock="lock_file", detail="waits for a lock file of another process")
+    assert "ninja" not in " ".join(other)
+    assert "torch_extensions" not in " ".join(other)
+    assert "lslocks" in other[0]
+
+
 def test_who_has_no_child_is_sent_to_no_children() -> None:
     """A rank of mp.spawn whose parent feeds it: `ps --ppid` of the rank shows nothing."""
     waits = {"detail": "waits for another process", "waits_for_children": True}
