@@ -50,6 +50,7 @@ class Observation(NamedTuple):
     receives: bool = False
     round_call: str = ""  # it sleeps in a loop, each round of which makes this call to other ranks
     pulses: int | None = None  # of its hook, so far
+    frame_changes: int | None = None  # of its training thread, so far, as its hook counts them
     wakes: int | None = None  # of the judged thread, so far
     own_wakes: int = 0  # of those that follow: what the look itself did to it
     children: tuple[SeenChild, ...] = ()

@@ -3,6 +3,7 @@
 What is none of its doing does not count: NCCL's spinning threads, trackers, our own pulse, a saver's collectives.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from stallwatch.model.process import STOPPED
@@ -25,6 +26,8 @@ _PROGRESS_BYTES = 1 << 20
 _MEETS_WAKES, _MEETS_EVERY_SECOND, _LEAST_EVERY_SECOND = 4, 10, 0.5
 _FLOWS_WAKES = 3  # one may be the time-out of a client that then asks again
 
+_ROUND_CHANGES = 3  # of frames; one may be of a step before
+
 ProgressAnswer = Literal["moves", "stands", "unknown"]
 
 
@@ -42,9 +45,11 @@ class Progress(NamedTuple):
         return None if self.answer == "unknown" else self.answer == "moves"
 
 
-def compare(first: Observation, last: Observation, operations: bool | None) -> Progress:
+def compare(
+    first: Observation, last: Observation, operations: bool | None, earlier: Sequence[Observation] = ()
+) -> Progress:
     """Given two looks at a rank, return whether it moves. `operations`: whether its thread issued new collectives
-    between them, by the recorder; None where nothing tells."""
+    between them, by the recorder; None where nothing tells. `earlier`: looks before these."""
     seconds = _seconds(first, last)
     share = _share(first.cpu_ticks, last.cpu_ticks, seconds)
     signs = [
@@ -72,6 +77,8 @@ def compare(first: Observation, last: Observation, operations: bool | None) -> P
         return Progress("unknown", share)
     if same_lines := _busy_children(first, last, seconds):
         return Progress("unknown", share, (same_lines,))
+    if last.where == "busy_loop" and (goes_round := _was_elsewhere(earlier, first, last)):
+        return Progress("moves", share, (goes_round,))
     if last.where == "busy_loop":
         # It computes for long, or spins: nothing that was read tells which.
         return Progress("unknown", share, (Fact("it was at the same lines at both looks, on the CPU", "py-spy"),))
@@ -250,6 +257,21 @@ def _goes_round(first: Observation, last: Observation, seconds: float) -> Fact |
     if first.wakes is None or last.wakes is None or woke < max(_MEETS_WAKES, _LEAST_EVERY_SECOND * seconds):
         return None
     return Fact(f"its sleep ended {woke} times between the two looks, in a loop that calls {last.round_call}", "/proc")
+
+
+def _was_elsewhere(earlier: Sequence[Observation], first: Observation, last: Observation) -> Fact | None:
+    """A loop of few lines that computes is at the same ones at two looks by chance (two of five pairs of looks at a
+    validation of 150 s). Seen elsewhere in the same step, it goes round while its frames change; in one long call they
+    do not."""
+    if first.frame_changes is None or last.frame_changes is None or last.stack is None:
+        return None
+    if last.frame_changes - first.frame_changes < _ROUND_CHANGES or last.step is None:
+        return None
+    for look in earlier:
+        computed = look.where == "busy_loop" and look.step == last.step
+        if computed and look.stack and (look.stack.thread, look.stack.way) != (last.stack.thread, last.stack.way):
+            return Fact("it computes, its frames change, and it was elsewhere at an earlier look", "heartbeat")
+    return None
 
 
 def _busy_children(first: Observation, last: Observation, seconds: float) -> Fact | None:

@@ -223,6 +223,7 @@ def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Obse
         at_ns=process.at_ns if process else None,
         step=beat.step if beat else None,
         pulses=beat.pulse_count if beat else None,
+        frame_changes=beat.frame_changes if beat else None,
         state=moment.kernel.state,
         stack=_stack(moment.thread, polls=not moment.standing.roles & STRONG_ROLES),
         where=moment.standing.where,

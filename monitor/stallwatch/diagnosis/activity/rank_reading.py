@@ -1,6 +1,6 @@
 """The answer to "what does this rank do", from its stacks, its process looks, its heartbeat and its log."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -127,7 +127,7 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
     polls = polls_a_child(now.thread.frames if now.thread else (), standing.detail, rank.sources)
     now = now._replace(standing=standing._replace(waits_for_children=standing.waits_for_children or polls))
     ident = ident_of(now.thread) if now.thread else ""
-    moved = _moved(rank, before, now, ident) if len(chosen) > 1 else Progress("unknown")
+    moved = _moved(rank, chosen[:-2], before, now, ident) if len(chosen) > 1 else Progress("unknown")
     process = next((look.process for look in reversed(seen) if look.process), None)
     gone = _is_gone(process, seen)
     ends_by_itself = None
@@ -164,12 +164,15 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
     return with_scene(activity, rank, ident)
 
 
-def _moved(rank: RankEvidence, before: JudgedThread, now: JudgedThread, ident: str) -> Progress:
-    """Between the two looks."""
+def _moved(
+    rank: RankEvidence, earlier: Sequence[JudgedThread], before: JudgedThread, now: JudgedThread, ident: str
+) -> Progress:
+    """Between the last two looks."""
     in_main = now.thread is not None and not is_python_thread(now.thread)
     communicates = bool(now.standing.in_collective)
     issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=communicates)
-    return compare(observed(before, rank.sources), observed(now, rank.sources), issued)
+    computed = [observed(moment, rank.sources) for moment in earlier if moment.standing.where == "busy_loop"]
+    return compare(observed(before, rank.sources), observed(now, rank.sources), issued, computed)
 
 
 def _process_state(
