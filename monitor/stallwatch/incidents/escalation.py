@@ -93,6 +93,7 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         verdict=verdict,
         since_ns=incident.since_ns,
         known_ns=now.at_ns if incident.verdict_since_ns is None else incident.verdict_since_ns,
+        moved_ns=life.moved_ns,
         deadline_ns=_deadline_ns(incident, now),
         begun=facts is None or facts.begun,
         hooked=facts is None or facts.hooked,

@@ -136,7 +136,8 @@ def _with_verdict(
     since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else now_ns
     incident = replace(incident, verdict_since_ns=since_ns)
     what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
-    return replace(life, incident=noted(incident, what, wall_ns, actions))
+    moved_ns = life.judged_look_ns if verdict.traits.state == "waits" else life.moved_ns
+    return replace(life, incident=noted(incident, what, wall_ns, actions), moved_ns=moved_ns)
 
 
 def is_known_to_stand(incident: Incident, now_ns: int) -> bool:

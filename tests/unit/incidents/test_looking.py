@@ -84,3 +84,20 @@ def test_what_came_while_a_look_was_judged_is_judged_as_well() -> None:
     assert not of(story.looked(), Judge)  # one judge at a time
     assert of(story.judged(report("undecided")), Judge)
     assert not of(story.judged(report("undecided")), Judge)
+
+
+def test_what_moved_until_a_look_has_its_patience_from_then() -> None:
+    story = Story()
+    story.hang("waiting")
+    story.stands(70)
+    moved = (story.life.judged_look_ns - START) / SECOND
+    while not story.life.capturing:
+        story.at(story.second + 1, *story.findings)
+    story.looked()
+    story.judged(report("not_entered", ends_by_itself="compute"))
+    assert moved > 30
+    assert story.incident.tell_wall_ns == story.wall_ns(moved + 120)
+    story.stands(moved + 118)
+    assert story.severity == "none"
+    story.stands(moved + 125)
+    assert story.severity in ("warning", "critical"), "it stands since then"

@@ -74,6 +74,12 @@ def test_what_may_end_by_itself_waits_from_when_it_began_to_stand(kind: str) -> 
     assert planned("p2p_unmatched", of_verdict={"ends_by_itself": kind}) == [(seconds, "critical")]
 
 
+def test_what_moved_for_a_while_has_its_patience_from_then() -> None:
+    kind = {"ends_by_itself": "compute"}
+    assert planned("not_entered", of_verdict=kind, moved_ns=STANDS + 50 * SECOND) == [(170, "warning"), (170, "critical")]
+    assert planned("not_entered", of_verdict=kind, moved_ns=STANDS - SECOND) == [(120, "warning"), (120, "critical")]
+
+
 @pytest.mark.parametrize("known_after", [120, 200])
 def test_a_patience_that_is_over_before_the_verdict_gives_no_reason(known_after: int) -> None:
     known_ns = STANDS + known_after * SECOND
