@@ -7,6 +7,7 @@ from stallwatch.diagnosis.activity.rank_activity import UNNAMED_TRANSFER
 from stallwatch.diagnosis.activity.thread_place import SharedLock
 from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
 from stallwatch.diagnosis.frames.meaning import (
+    A_POOL,
     AT_A_NEIGHBOUR,
     READ_BY_NOBODY,
     FrameMeaning,
@@ -216,7 +217,9 @@ def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circ
     if any(found.detail == READ_BY_NOBODY for found in inner):  # within what waits for all at the end of a process
         return BlockingLocation("teardown", READ_BY_NOBODY)
     nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
-    if nearest is None:
+    if nearest is None or (nearest.role == "dataloader" and any(found.detail == A_POOL for found in inner)):
+        # A library of data maps something over all of it by a pool: no batch is waited for. Each of its processes calls
+        # one function of the job again and again, and is at the same lines at every look.
         return None
     if nearest.role == "collective":
         name = collective_name(call)

@@ -81,6 +81,7 @@ def _rows(
 
 READ_BY_NOBODY = "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
 ANY_PROCESS = "waits for another process"
+A_POOL = "waits for its pool of worker processes"
 AT_A_QUEUE = "waits for a queue"
 AT_A_BUILD_LOCK = "waits for a build lock file of another process"
 
@@ -104,7 +105,7 @@ LIBRARY_ROWS: tuple[FrameRow, ...] = (
     *standard("queue", AT_A_QUEUE, ("queue", "get|put|join")),
     *standard("join", "waits for the result of a background task",
               (r"concurrent\.futures\.\w+", r"\w*result\w*|exception|wait|as_completed|shutdown")),
-    *standard("process_queue", "waits for its pool of worker processes",
+    *standard("process_queue", A_POOL,
               (r"multiprocessing\.pool", "get|wait|next|map|starmap|apply|join")),
     *standard("process_queue", ANY_PROCESS,
               r"multiprocessing\.(?:queues|connection|managers|pool|reduction)"),
@@ -223,6 +224,7 @@ FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
              r"torch\.utils\.data", r"(?:transformers|accelerate)\.(?:data_loader|trainer_pt_utils|data)",
              (rf"{_LIGHTNING}\.(?:\w+\.)*(?:fetchers|combined_loader)", r"__(?:next|iter)__|\w*fetch\w*|_?next\w*"),
              r"deepspeed\.runtime\.dataloader", r"megatron\.(?:core|legacy|training)\.(?:data|datasets)"),
+    *packages("process_queue", A_POOL, (r"datasets\.utils\.py_utils", "iflatmap_unordered")),
     *packages("dataloader", "waits for its data",
               "torchdata|webdataset|ffcv|litdata|streaming|petastorm|deeplake|datasets|tensorflow_datasets|grain|squirrel",
               r"nvidia\.dali|megatron\.energon|ray\.data|tensorflow\.(?:\w+\.)*data|torchvision\.(?:datasets|io)"),
