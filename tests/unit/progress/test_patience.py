@@ -75,9 +75,11 @@ def test_what_may_end_by_itself_waits_from_when_it_began_to_stand(kind: str) -> 
 
 
 def test_what_moved_for_a_while_has_its_patience_from_then() -> None:
-    kind = {"ends_by_itself": "compute"}
-    assert planned("not_entered", of_verdict=kind, moved_ns=STANDS + 50 * SECOND) == [(170, "warning"), (170, "critical")]
-    assert planned("not_entered", of_verdict=kind, moved_ns=STANDS - SECOND) == [(120, "warning"), (120, "critical")]
+    def told(moved_ns: int) -> list[tuple[float, str]]:
+        return planned("not_entered", of_verdict={"ends_by_itself": "compute"}, moved_ns=moved_ns)
+
+    assert told(STANDS + 50 * SECOND) == [(170, "warning"), (170, "critical")]
+    assert told(STANDS - SECOND) == [(120, "warning"), (120, "critical")]
 
 
 @pytest.mark.parametrize("known_after", [120, 200])

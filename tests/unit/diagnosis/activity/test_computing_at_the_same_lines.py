@@ -1,4 +1,4 @@
-"""Work that is at the same lines at two looks, for long or for ever: what of other looks, counters and libraries tells."""
+"""Work that is at the same lines at two looks, for long or for ever: what other looks, counters, libraries tell."""
 
 import msgspec
 import pytest
