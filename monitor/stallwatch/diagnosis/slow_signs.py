@@ -149,6 +149,10 @@ def _contention(who: SlowRanks) -> SlowSign | None:
     throttled = who.both(lambda usage: usage.throttled_share or 0.0)
     if throttled is not None and throttled[0] - throttled[1] >= _THROTTLED:
         return _by_quota(who, fact, throttled[0])
+    wanted = who.both(_without_when_wanted)
+    if wanted is not None and wanted[0] - wanted[1] < _CONTENDED:
+        # The whole machine is crowded: who has more to compute waits for longer in all, and is no worse off each time.
+        return SlowSign(Fact(f"{fact}: of the time in which they want one, alike", "scheduler, /proc"), told=False)
     usages = [rank.usages[-1] for rank in who.mine if rank.usages]
     cpus = min((usage.cpus for usage in usages if usage.cpus), key=len, default=())
     beside = _named_beside(who, usages)
@@ -163,6 +167,13 @@ def _contention(who: SlowRanks) -> SlowSign | None:
         f"{f' ({beside})' if beside else ''}."
     )
     return SlowSign(Fact(fact, "scheduler, /proc"), (step,), explains=True)
+
+
+def _without_when_wanted(usage: Usage) -> float | None:
+    """Of the time in which its main thread ran or could have run, that in which it had no CPU."""
+    if usage.cpu_share is None or usage.runnable_share is None or usage.cpu_share + usage.runnable_share <= 0.0:
+        return None
+    return usage.runnable_share / (usage.cpu_share + usage.runnable_share)
 
 
 def _by_quota(who: SlowRanks, fact: str, share: float) -> SlowSign:

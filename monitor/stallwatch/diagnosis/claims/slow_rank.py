@@ -6,13 +6,17 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, named
+from stallwatch.diagnosis.job.given_work import given_times
 from stallwatch.diagnosis.job.pace import Late
 from stallwatch.diagnosis.slow_reasons import Reasons, slow_reasons
 from stallwatch.diagnosis.slow_signs import OF_COST
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import HeldBack
-from stallwatch.model.verdict import Fact, Rejected
+from stallwatch.model.verdict import Fact, Rejected, Slowness
 from stallwatch.progress.job_progress import BY_STEPS
+
+
+_MORE_GIVEN = 0.1  # of what the others receive
 
 
 def claim(analysis: Analysis) -> Saying:
@@ -47,7 +51,7 @@ def claim(analysis: Analysis) -> Saying:
         where=why.where if why.profiled else common_where(analysis, slow.ranks),
         group=slow.group,
         slowness=cost,
-        by_design=_by_design(analysis, slow.ranks, why, _moved_seconds(analysis, slow, why)),
+        by_design=_by_design(analysis, slow.ranks, cost, why, _moved_seconds(analysis, slow, why)),
         profiled=why.profiled,
         frame=why.frame,
         told=_told(analysis, slow.ranks, why),
@@ -68,7 +72,7 @@ def measured(analysis: Analysis, held_back: HeldBack) -> Claim:
         because=(Fact(held_back.reason, BY_STEPS), *why.facts),
         where=why.where,
         slowness=cost,
-        by_design=_by_design(analysis, held_back.ranks, why, 0.0),
+        by_design=_by_design(analysis, held_back.ranks, cost, why, 0.0),
         profiled=True,  # what a single look shows of it is no line that takes the time
         frame=why.frame,
         told=_told(analysis, held_back.ranks, why),
@@ -85,7 +89,9 @@ def _moved_seconds(analysis: Analysis, slow: Late, why: Reasons) -> float:
     return slow.eased_seconds if why.peers_without_cpu < OF_COST * each else 0.0
 
 
-def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seconds: float) -> str:
+def _by_design(
+    analysis: Analysis, slow: Sequence[int], cost: Slowness | None, why: Reasons, moved_seconds: float
+) -> str:
     """Why this is work that the program gives these ranks and not the others, "" where nothing says so. What goes with
     contention or page faults is none."""
     if why.waits is not None:
@@ -99,6 +105,13 @@ def _by_design(analysis: Analysis, slow: Sequence[int], why: Reasons, moved_seco
         return (
             f"since then the others together have {moved_seconds:.2g} s less to do in each step: work has moved to "
             f"{named(slow)}, as experts and dynamic batches move it"
+        )
+    ranks = analysis.case.evidence
+    given = given_times([ranks[rank] for rank in slow], [ranks[rank] for rank in ranks if rank not in slow])
+    if given is not None and cost is not None and given - 1.0 >= max(OF_COST * cost.share, _MORE_GIVEN):
+        return (
+            f"{named(slow)} {verb(slow, 'receives', 'receive')} {given:.1f} times as much as the others in all-to-all "
+            "exchanges: consistent with work that the program gives there (experts that are chosen more often)"
         )
     spent = why.spent
     if (
