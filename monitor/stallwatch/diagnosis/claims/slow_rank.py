@@ -15,7 +15,6 @@ from stallwatch.model.evidence import HeldBack
 from stallwatch.model.verdict import Fact, Rejected, Slowness
 from stallwatch.progress.job_progress import BY_STEPS
 
-
 _MORE_GIVEN = 0.1  # of what the others receive
 
 
