@@ -32,6 +32,7 @@ PROGRAMS = tuple(
         "training_in_changing_worlds",
         "training_with_odd_waits",
         "training_that_looks_wrong",
+        "training_by_design",
     )
 )
 HANGS = tuple(
