@@ -10,6 +10,7 @@ from stallwatch.model.snapshot import JobKey
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 
 _NS_PER_TICK = SECOND_NS // CLOCK_TICKS_PER_SECOND
+_WAITS_NS = 5 * SECOND_NS
 _LEFT_ALONE_NS = 3 * SECOND_NS  # a debugger has gone: what it held up moves again within this, or is told
 
 
@@ -33,6 +34,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     finished: bool = False  # every rank here has ended with exit code 0
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
     oldest_ns: int = 0  # as `began_ns`, of the oldest that is alive
+    waiting: tuple[int, ...] = ()  # ranks of which an operation has been pending for some seconds, without another
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks here began, dead or alive; 0: not known
 
 
@@ -43,6 +45,10 @@ def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
 
 def _is_debugged(rank: RankHistory, at_ns: int) -> bool:
     return rank.traced_ns is not None and at_ns - rank.traced_ns <= _LEFT_ALONE_NS
+
+
+def _waits(rank: RankHistory, at_ns: int) -> bool:
+    return rank.pending and at_ns - rank.ticks.counters_since_ns >= _WAITS_NS
 
 
 def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
@@ -68,6 +74,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
             (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0
         )
         / SECOND_NS,
+        waiting=tuple(sorted({rank.sample.rank for rank in alive if _waits(rank, at_ns)})),
         oldest_ns=min((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * _NS_PER_TICK,
         began_ns=max((max(rank.sample.start_ticks, 0) for rank in ranks), default=0) * _NS_PER_TICK,
     )

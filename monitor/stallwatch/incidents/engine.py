@@ -185,6 +185,7 @@ class Engine:
     def _live(self, life: IncidentLife, lives: IncidentTable, now: Now, actions: list[Action]) -> IncidentLife:
         life = _with_findings(life, now.of(life.incident.job, life.family), now.at_ns)
         life = looking.with_what_is_sure_now(life, now.at_ns, now.wall_ns, actions)
+        life = looking.with_new_waits(life, now.jobs.get(life.incident.job), now.at_ns)
         if life_cycle.is_to_be_judged(life, now.jobs.get(life.incident.job)):
             life = replace(life, confirmed_ns=now.at_ns)
         if silence.mode_of(lives, self._config, now.at_ns) != "off":

@@ -35,6 +35,7 @@ class IncidentLife(msgspec.Struct, frozen=True):
     confirmed_ns: int | None = None
     next_look_ns: int | None = None
     repeats: int = 0  # looks that left it open, for the back-off
+    waiting: tuple[int, ...] = ()  # ranks that were seen to wait; their first waits have been looked at
     quiet_since_ns: int | None = None  # no finding since
     adopted_ns: int | None = None  # taken over from a daemon before this one
     began_ns: int = 0  # JobFacts.began_ns when it was opened; 0: not known

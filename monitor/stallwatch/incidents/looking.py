@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
+from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents import slowness
 from stallwatch.incidents.life import ENDS_TOGETHER_NS, Family, IncidentLife, begins_soon, died
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
@@ -14,6 +15,7 @@ from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
 from stallwatch.model.verdict import Fact, Report, Verdict
 
 _FIRST_REPEAT_SECONDS = 15.0
+_NEW_WAIT_NS = 10 * SECOND_NS  # after the last look
 _LAST_REPEAT_SECONDS = 300.0
 # A look at a job that was still starting shows motion that has ended since: ranks make CUDA contexts for seconds.
 _SETTLED_SECONDS = 3.0
@@ -148,6 +150,21 @@ def is_known_to_stand(incident: Incident, now_ns: int) -> bool:
         return False
     told = (incident.severity, incident.withheld) != ("none", "none")
     return told or now_ns - incident.since_ns >= _STANDS_SECONDS * SECOND_NS
+
+
+def with_new_waits(life: IncidentLife, facts: JobFacts | None, now_ns: int) -> IncidentLife:
+    """A rank that waits for the first time in an incident, of which no look has named anybody, is looked at soon and
+    then again: what it waits for began since. All of a job's ranks rolled out; two came back and waited for the third,
+    which stood, and the next look was due after four minutes."""
+    verdict = life.incident.verdict
+    if life.family != "hang" or facts is None or set(facts.waiting) <= set(life.waiting):
+        return life
+    waiting = tuple(sorted({*life.waiting, *facts.waiting}))
+    if verdict is None or verdict.traits.accuses:
+        return replace(life, waiting=waiting)
+    if life.capturing or life.judging or now_ns < life.look_ns + _NEW_WAIT_NS:
+        return life
+    return replace(life, waiting=waiting, repeats=0, next_look_ns=now_ns)
 
 
 def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: list[Action]) -> IncidentLife:

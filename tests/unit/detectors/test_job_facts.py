@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.job_facts import JobFacts, job_facts
+from stallwatch.model.snapshot import GroupCounter
 from tests.unit.detectors.test_why_slow import seen
 
 
@@ -35,3 +36,15 @@ def test_a_rank_is_debugged_until_three_seconds_after_its_tracer_was_seen(
     history = seen()
     traced_ns = None if ago is None else history.at_ns - int(ago * SECOND_NS)
     assert of(history, traced_ns=traced_ns).debugged == debugged
+
+
+@pytest.mark.parametrize(("pending", "seconds", "waiting"), [(True, 6, (2,)), (True, 3, ()), (False, 6, ())])
+def test_who_waits_has_had_an_operation_pending_for_some_seconds(
+    pending: bool, seconds: float, waiting: tuple[int, ...]
+) -> None:
+    history = seen()
+    heartbeat, ticks = history.ranks[2].heartbeat, history.ranks[2].ticks
+    assert heartbeat is not None
+    groups = (GroupCounter("gloo", 0, 7, 6 if pending else 7),)
+    still = replace(ticks, counters_since_ns=history.at_ns - int(seconds * SECOND_NS))
+    assert of(history, heartbeat=replace(heartbeat, groups=groups), ticks=still).waiting == waiting

@@ -101,3 +101,41 @@ def test_what_moved_until_a_look_has_its_patience_from_then() -> None:
     assert story.severity == "none"
     story.stands(moved + 125)
     assert story.severity in ("warning", "critical"), "it stands since then"
+
+
+def begins_to_wait(story: Story, *, waiting: tuple[int, ...], until: float) -> float | None:
+    """From second 80 on these ranks wait: when the next look begins; None: not until then."""
+    story.at(80, *story.findings, jobs=[facts(waiting=waiting)])
+    while not story.life.capturing and story.second < until:
+        story.at(story.second + 1, *story.findings)
+    return story.second if story.life.capturing else None
+
+
+def test_who_begins_to_wait_in_an_open_incident_is_looked_at_twice_soon() -> None:
+    """All ranks rolled out; two of them have come back and wait for the third, which stands."""
+    story = Story()
+    story.hang("undecided", culprits=(), waiting="")
+    story.stands(78)
+    first = begins_to_wait(story, waiting=(0, 2), until=100)
+    assert first is not None
+    assert first <= 90
+    story.looked()
+    story.judged(report("undecided", (), waiting=""))
+    while not story.life.capturing:
+        story.at(story.second + 1, *story.findings)
+    assert story.second - first <= 20, "what changed between two looks is seen to stand by a third"
+
+
+def test_who_waited_when_it_was_opened_or_for_whom_somebody_is_named_needs_no_look_of_its_own() -> None:
+    story = Story()
+    story.at(5, stall(), jobs=[facts(waiting=(0, 2))])
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    story.judged(report("undecided", (), waiting=""))
+    story.stands(78)
+    assert begins_to_wait(story, waiting=(0, 2), until=100) is None
+    story = Story()
+    story.hang("not_entered", ends_by_itself="compile")
+    story.stands(78)
+    assert begins_to_wait(story, waiting=(0, 2), until=100) is None
