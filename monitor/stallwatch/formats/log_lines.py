@@ -17,6 +17,7 @@ _MOST_PARTS_TEXT: Final = 4 * MAXIMUM_LINE
 # shorter than a terminal, or longer, is no such text.
 _WIDTHS: Final = range(60, 400)
 _PAGE_INDENT: Final = 4
+_QUOTE: Final = ">"
 _WIDEST_INDENT: Final = 64  # of a page; a line may be of nothing but spaces
 _FEWEST_CUT: Final = 3
 _FEWEST_ENDS: Final = 2
@@ -50,8 +51,10 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def outdented(lines: list[str]) -> list[str]:
-    """Given the lines of a log, return them without the indentation that all of them have: that of a page (Markdown's
-    code), from which the text was taken."""
+    """Given the lines of a log, return them without what all of them have before them: the mark of a text that a mail
+    or a page quotes, and the indentation of a page (Markdown's code), from which the text was taken."""
+    while all(line[:1] == _QUOTE for line in lines if line.strip()) and any(line.strip() for line in lines):
+        lines = [line.removeprefix(_QUOTE).removeprefix(" ") for line in lines]
     begins = [line[:_WIDEST_INDENT] for line in lines if line.strip()]
     indent, other = min(begins, default=""), max(begins, default="")  # what these two have in common, all have
     while not (other.startswith(indent) and indent.strip(" \t") == ""):

@@ -87,7 +87,6 @@ _SIGNALS: Final = {
     "Floating point exception": signal.SIGFPE, "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV,
     "Terminated": signal.SIGTERM,
 } | {one.name: one for one in signal.Signals}  # fmt: skip
-_KERNELS: Final = re.compile(r"\[ *\d{1,10}\.\d{1,6}\] ")  # the kernel's own stamp
 _NUMBER_LIST: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 _MOST_RANKS: Final = 4_096  # that one line names
 # What jobs print that go well, and those that do not: a log of these alone is one in which nothing is known.
@@ -157,9 +156,11 @@ class _Reading:
         elif '_lines": [' in raw:
             self._listed = _LISTED.search(raw) is not None
         kernels = len(self.kernel.events)
-        self.kernel.feed(within_json(raw) if raw[:1] == "{" and kernel_log.may_tell(raw) else raw, number)
+        may_tell = kernel_log.may_tell(raw)
+        if may_tell:
+            self.kernel.feed(within_json(raw) if raw[:1] == "{" else raw, number)
         line = read_line(raw, self._shapes)
-        if len(self.kernel.events) == kernels and _KERNELS.match(line.text):
+        if may_tell and len(self.kernel.events) == kernels and line.text != raw:
             self.kernel.feed(line.text, number)  # in what a container or a collector of logs passes on
         if len(self._shapes) < _MOST_SHAPES and (shape := shape_of(line.text) or shape_before_bars(raw)):
             self._shapes.append(shape)

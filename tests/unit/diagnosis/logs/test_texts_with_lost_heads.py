@@ -1,0 +1,53 @@
+"""Texts that begin or end within what torch and torchrun print, what launchers write beside their ranks, and marks of
+mails and collectors before all lines: nobody is accused by what is lost, and nothing is lost by a mark."""
+
+import pytest
+
+from tests.builders.texts import RAISED, SUMMARY, marked, told
+
+_BLOCK = (
+    "[1]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
+    "  exitcode  : -{signal} (pid: 81{rank})\n  error_file: <N/A>\n  traceback : Signal {signal} received by PID 81\n"
+)
+_OTHER = _BLOCK.format(rank=0, signal=9) + _BLOCK.format(rank=1, signal=15)  # torchrun ended both
+_TABLE = SUMMARY.replace("  <NO_OTHER_FAILURES>\n", _OTHER).format(
+    rank=3, code=1, pid=812, traceback="To enable traceback see: https://pytorch.org"
+)
+
+
+_XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, name=python3, GPU has fallen off the bus.\n"
+_OFF_BUS = (
+    "[ 1843.308145] NVRM: The NVIDIA GPU 0000:b3:00.0\n               NVRM: (PCI ID: 10de:26b5) installed in this "
+    "system has\n               NVRM: fallen off the bus and is not responding to commands.\n"
+)
+
+
+@pytest.mark.parametrize("line", ["[ 1843.308145] " + _XID, "[Thu Nov 26 03:11:02 2026] " + _XID, _OFF_BUS])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "2026-11-28T10:00:00.5Z stderr F ",
+        "2026-11-28T10:00:00.5Z ",
+        "trainer-1  | ",
+        "[pod/train-worker-3/dmesg] ",
+        "Nov 28 10:00:00 node17 dmesg[4321]: ",
+        "> ",
+    ],
+)
+def test_a_kernels_line_says_the_same_behind_a_collectors_mark(line: str, mark: str) -> None:
+    assert told(marked(line, mark)) == ("gpu_fault", ())
+
+
+@pytest.mark.parametrize("mark", ["> ", ">", "> > "])
+@pytest.mark.parametrize(
+    "text",
+    [
+        _TABLE,
+        "step 4 loss 2.1\nKilled\n",
+        marked(RAISED, "[1,3]<stderr>:"),
+        "  Process name: [[29973,1],0]\n  Exit code:    1\n",
+        "RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at /pytorch/aten/src/THC.cpp:50\n",
+    ],
+)
+def test_a_text_that_a_mail_quotes_says_the_same(text: str, mark: str) -> None:
+    assert told(marked(text, mark)) == told(text)
