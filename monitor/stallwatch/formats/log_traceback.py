@@ -32,7 +32,7 @@ _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^
 # A cut traceback that begins there may be one of those that each rank passes on.
 _PASSES_ON: Final = re.compile(r"torch/distributed/checkpoint/\w+\.py$")
 # Where a launcher's own code stands: what it raises there ends no rank by itself.
-LAUNCHERS_CODE: Final = re.compile(
+_LAUNCHERS_CODE: Final = re.compile(
     r"/(?:deepspeed/launcher|accelerate/commands)/|/torch/distributed/(?:launch|run)\.py$"
 )
 _CLASS: Final = re.compile(r"[A-Z]|^(?:\w+\.)*(?:error|timeout|herror|gaierror)$")
@@ -104,13 +104,16 @@ class Traceback:
 
     @property
     def frame(self) -> CodeFrame | None:
-        """The innermost frame of the job's own code, else the innermost of all."""
-        return innermost_own(self.frames)
+        """The innermost frame of the job's own code, else the innermost of all: a launcher's script is no code of the
+        job's."""
+        return self.frames[-1] if self.of_launcher else innermost_own(self.frames)
 
     @property
     def of_launcher(self) -> bool:
-        """Whether a launcher's own code is in it."""
-        return any(LAUNCHERS_CODE.search(frame.filename) for frame in self.frames)
+        """Whether a launcher's own code raised it, or what that called of others': not a program that it ran within
+        itself, as torchrun does with --run-path."""
+        of_launcher = [place for place, frame in enumerate(self.frames) if _LAUNCHERS_CODE.search(frame.filename)]
+        return bool(of_launcher) and all(_INSTALLED.search(f.filename) for f in self.frames[of_launcher[-1] + 1 :])
 
 
 def innermost_own(frames: Sequence[CodeFrame]) -> CodeFrame | None:

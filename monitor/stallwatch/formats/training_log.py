@@ -263,7 +263,7 @@ class _Reading:
             secondary = open_one.ignored or any(event.secondary for event in _events(line, number))
             event = _of_exception(line, number, open_one.exception, open_one.message)
             event = replace(event, frame=open_one.frame, secondary=secondary, chained=open_one.chained)
-            event = replace(event, passed_from=open_one.of_rank)
+            event = replace(event, passed_from=open_one.of_rank, by_launcher=open_one.of_launcher)
             if self._child is not None and event.local_rank is None:
                 event = replace(event, local_rank=self._child)
             if self._worker is not None and event.rank is None:

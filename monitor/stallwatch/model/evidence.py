@@ -275,6 +275,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     expected: int | None = None
     sides: tuple[SideOfMismatch, ...] = ()
     cut: bool = False  # the log ends within this line, as far as one can see
+    by_launcher: bool = False  # an exception whose traceback has a launcher's own code in it
 
 
 class LogTail(msgspec.Struct, frozen=True):

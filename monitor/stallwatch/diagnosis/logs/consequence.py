@@ -7,7 +7,6 @@ from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Final, NamedTuple
 
 from stallwatch.formats.log_mismatch import refusal_of
-from stallwatch.formats.log_traceback import LAUNCHERS_CODE
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
 
@@ -321,7 +320,7 @@ def _of_exception(event: LogEvent) -> LineMeaning:
     if last in ("DistStoreError", "DistNetworkError"):
         return LineMeaning(event.kind, _STORE)
     own = _CUT if event.cut and _may_tell_of_others(last, event.message or "") else ""
-    own = _OF_LAUNCHER if event.frame and LAUNCHERS_CODE.search(event.frame.filename) else own
+    own = _OF_LAUNCHER if event.by_launcher else own
     return LineMeaning(event.kind, _PYTHON_WENT_ON if event.secondary else own)
 
 

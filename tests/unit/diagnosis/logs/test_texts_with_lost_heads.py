@@ -3,7 +3,7 @@ mails and collectors before all lines: nobody is accused by what is lost, and no
 
 import pytest
 
-from tests.builders.texts import RAISED, SUMMARY, marked, told
+from tests.builders.texts import RAISED, SUMMARY, marked, ranked, told, verdict
 
 _BLOCK = (
     "[1]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
@@ -51,3 +51,36 @@ def test_a_kernels_line_says_the_same_behind_a_collectors_mark(line: str, mark: 
 )
 def test_a_text_that_a_mail_quotes_says_the_same(text: str, mark: str) -> None:
     assert told(marked(text, mark)) == told(text)
+
+
+_FAILED = (
+    "Traceback (most recent call last):\n"
+    '  File "/env/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n'
+    '  File "/env/lib/python3.10/site-packages/accelerate/commands/launch.py", line 1057, in launch_command\n'
+    "    multi_gpu_launcher(args)\n"
+    '  File "/env/lib/python3.10/site-packages/{}", line 90, in parse\n'
+    "    raise ValueError(text)\n"
+    "ValueError: unknown machine rank\n"
+)
+
+
+@pytest.mark.parametrize("inner", ["accelerate/utils/launch.py", "yaml/loader.py", "torch/distributed/run.py"])
+def test_what_was_raised_beneath_a_launchers_code_ended_no_rank_whatever_library_raised_it(inner: str) -> None:
+    assert told(_FAILED.format(inner)) == ("undecided", ())
+    assert told(RAISED) == ("rank_raised", ())
+
+
+def test_a_program_that_torchrun_runs_within_itself_raises_as_any_other() -> None:
+    within = RAISED.replace(
+        "Traceback (most recent call last):\n",
+        "Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.10/site-packages/torch/distributed/run.py", line 701, in run_script_path\n'
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n",
+    )
+    assert told(ranked(within, 2)) == ("rank_raised", (2,))
+
+
+def test_the_place_of_a_launchers_exception_is_in_its_own_code() -> None:
+    found = verdict(_FAILED.format("accelerate/utils/launch.py"))
+    assert "accelerate/utils/launch.py:90" in found.summary
+    assert "/env/bin/accelerate" not in found.summary
