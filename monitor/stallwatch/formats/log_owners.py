@@ -17,6 +17,7 @@ _AGENTS = (
     "torchelastic",
     "[default",
     "torch.distributed.run",
+    "/stable/elastic/errors.html",  # in its table of failures
 )
 # DeepSpeed's launcher; torchrun's at LOGLEVEL=INFO, one field a line.
 _NODE: Final = re.compile(r"nnodes=(?P<nodes>\d+), num_local_procs=(?P<locals>\d+), node_rank=(?P<node>\d+)")

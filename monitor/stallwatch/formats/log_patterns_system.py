@@ -105,6 +105,8 @@ SYSTEM_PATTERNS: Final = (
             r"Engine core proc (?P<message>\S+) died unexpectedly",
         )
     ),
+    # SGLang's, of the first in order whose pipe has closed: others may have died before it.
+    pattern("worker_died", "scheduler is dead", r"(?P<message>Rank \d+ scheduler is dead)\."),
     pattern(
         "process_failed",
         "VllmWorkerProcess pid",

@@ -76,6 +76,8 @@ LONGEST_PREFIX: Final = 120
 # no newline: what another process writes next stands behind it.
 _BAR: Final = re.compile(r".*\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+ ?\w*/\w+)[^\[\]]*\]\s*(?=\S)")
 _TIME: Final = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{8,}(?:\.\d+)?|\d+[-/]\d+[-/]\d+|\d+\.\d+")
+# A step's daemon on its node, which writes to the output of the first task there.
+_OF_A_STEP: Final = "slurmstepd: "
 _PDSH: Final = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ?")
 _RANK: Final = re.compile(r"\s*\[rank(?P<rank>\d+)\]:\s?")
 # In what a logger of the job's own puts before its lines: "ERROR | rank=3 | "; neither a local rank nor one of a group.
@@ -164,6 +166,9 @@ def read_line(raw: str, shapes: Sequence[re.Pattern[str]] = ()) -> Line:
     text = _overwritten(text)
     while match := _RANK.match(text):  # torch marks tracebacks, a launcher's template all lines
         rank, text = int(match["rank"]), text[match.end() :]
+    if text.startswith(_OF_A_STEP):
+        said.pop("task", None)
+        writer = ""
     numbers = {name: int(said[name]) if name in said else None for name in ("local", "task", "pid")}
     return Line(
         line_of(text),

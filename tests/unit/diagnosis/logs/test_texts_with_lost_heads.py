@@ -5,6 +5,19 @@ import pytest
 
 from tests.builders.texts import RAISED, SUMMARY, marked, ranked, told, verdict
 
+_OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0. Some of the step tasks have been OOM Killed.\n"
+_CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-28T21:20:00 DUE TO TIME LIMIT ***\n"
+
+
+@pytest.mark.parametrize("label", ["0: ", " 4: ", "12: "])
+def test_a_steps_daemon_writes_behind_the_label_of_a_task_and_tells_of_the_step(label: str) -> None:
+    assert told(marked(_OOM, label)) == ("rank_exited", ())
+    assert told(marked(_CANCELLED, label)) == told(_CANCELLED)
+    killed = "srun: error: node1: task 5: Out Of Memory\n"
+    assert told(marked("step 4 loss 2.1\n" + _OOM, label) + killed) == ("rank_exited", (5,))
+    assert told(marked(RAISED, "3: ") + marked(_OOM, label))[1] in ((3,), ())
+
+
 _BLOCK = (
     "[1]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
     "  exitcode  : -{signal} (pid: 81{rank})\n  error_file: <N/A>\n  traceback : Signal {signal} received by PID 81\n"
@@ -84,3 +97,14 @@ def test_the_place_of_a_launchers_exception_is_in_its_own_code() -> None:
     found = verdict(_FAILED.format("accelerate/utils/launch.py"))
     assert "accelerate/utils/launch.py:90" in found.summary
     assert "/env/bin/accelerate" not in found.summary
+
+
+def test_a_task_of_slurm_is_no_rank_where_an_agents_table_stands() -> None:
+    left = "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n"
+    assert told(f"{left}srun: error: n1: task 0: Exited with exit code 1\n") == ("rank_exited", ())
+
+
+def test_an_engine_tells_that_one_of_its_schedulers_died_and_not_which_was_the_first() -> None:
+    dead = "[12-16 14:27:08] Rank 0 scheduler is dead. Please check if there are relevant logs.\n"
+    assert told(dead + "[12-16 14:27:10] Exit code: -9\n") == ("rank_exited", ())
+    assert told(RAISED + dead) == ("rank_raised", ())
