@@ -4,6 +4,8 @@ import re
 import signal
 from typing import Final
 
+from msgspec.structs import replace
+
 from stallwatch.formats.log_traceback import Traceback, starts
 from stallwatch.model.evidence import LogEvent
 
@@ -40,6 +42,7 @@ class Summary:
         self._line = 0
         self._traceback: Traceback | None = None  # of the block, where main is decorated with @record
         self._raised_at = 0
+        self._table: int | None = None  # the line of the open table's head; None: it is lost
 
     def feed(self, text: str, line: int) -> bool:
         """Return True when the line is a part of a summary."""
@@ -59,6 +62,9 @@ class Summary:
         if START.match(text):
             self._close()
             self._root = _ROOT.match(text) is not None
+            if text.startswith("Failures:"):
+                self._end_table()
+                self._table = line
             return True
         if _BLOCK.match(text):
             self._close()
@@ -80,6 +86,14 @@ class Summary:
     def close(self) -> None:
         """The log has ended: take what was begun."""
         self._close()
+        self._end_table()
+
+    def _end_table(self) -> None:
+        """Of a table of which the log has lost the end, which names the first failure, none is that one."""
+        listed = [e for e in self.events if self._table is not None and e.line > self._table]
+        if not any(event.first for event in listed):
+            others = [event for event in listed if event.kind == "launcher_failure"]
+            self.events = [replace(event, secondary=True) if event in others else event for event in self.events]
 
     def _close(self) -> None:
         fields, line, raised = self._fields, self._line, self._traceback

@@ -18,6 +18,9 @@ UNTOLD = 0  # the number of a wait whose watchdog names its group alone (nccl2's
 DEFAULT = ("default_pg", "0", "")
 _ONE_WAIT_SECONDS = 2.0  # between the watchdogs of ranks that entered one collective
 _AFTER_WATCHDOGS = (*PROCESS_ENDS, "terminated", "restarting", "killing", "heartbeat_stuck")
+_OF_WATCHDOGS = (
+    "collective_timeout", "group_status", "watchdog_end", "recorder_disabled", "failed_stack", "dump_signal",
+)  # fmt: skip
 _MOST_PLACES = 4  # that one sentence tells
 _JOIN_LINES = 12  # between a time-out and the line that names its group
 
@@ -46,7 +49,7 @@ class GroupReading:
         self.places: dict[int, set[int]] = defaultdict(set)  # rank within the group: global ranks that said so
         self.sources: dict[str, set[int]] = defaultdict(set)
         self.comparable = True
-        self.goes_on = False  # a log tells more than the waits: what the others had to say would stand in it
+        self.goes_on = False  # a log tells more than the waits, before and after: what others had to say is in it
         self.folded = False  # a log keeps no more than a count of what some ranks wrote
         self.broke = False  # by an error of a communicator: at once, and for each rank in its own time
 
@@ -154,10 +157,10 @@ def places_of(groups: Iterable[GroupReading]) -> str:
 
 
 def _goes_on(group: GroupReading, events: Iterable[LogEvent], source: str) -> bool:
-    """Whether this log was written on for a while after the last that waited had said so: ranks that wait for one
-    another say so within moments, and a text that was cut in these lacks some."""
+    """Whether this log has lines before the first that waited said so, and was written on for a while after the last:
+    ranks that wait for one another say so within moments, and a text that was cut in these lacks some."""
     waits = [waiter.event for waiter in group.waiters.values() if waiter.event.source == source]
-    if not waits:
+    if not waits or any(e.source == source and e.line == 1 and e.kind in _OF_WATCHDOGS for e in events):
         return False
     last = max(event.line for event in waits)
     at = max((event.at_seconds for event in waits if event.at_seconds is not None), default=None)

@@ -40,7 +40,8 @@ def test_a_whole_exception_at_an_end_without_a_newline_is_its_ranks_own() -> Non
 
 
 def test_a_rank_whose_first_words_are_lost_is_not_silent() -> None:
-    waits = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
+    waits = "step 40 loss 2.1\n"
+    waits += "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
     end = AGENT["2.4"].format(code=-6, rank=1, pid=5001)
     assert told(waits + end) == ("not_entered", (2,))
     its_end = header("2.8", 2) + ABORTED.splitlines()[0].partition("] ")[2] + "\n"
@@ -121,7 +122,8 @@ def test_a_rank_that_torchrun_killed_did_so_though_the_lines_that_say_it_are_cut
 
 
 def test_whose_own_watchdog_called_for_dumps_had_waited_though_its_first_words_are_lost() -> None:
-    waits = "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
+    waits = "step 40 loss 2.1\n"
+    waits += "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=40) for rank in (0, 1, 3))
     end = AGENT["2.4"].format(code=-6, rank=1, pid=5001)
     for said in (
         "[PG ID 0 PG GUID 0(default_pg) Rank 2] First PG on this rank to signal dumping.",

@@ -94,7 +94,7 @@ def test_of_what_several_workers_wrote_ray_shows_one_and_that_one_is_not_named(t
 
 
 def test_who_is_counted_among_those_that_wait_is_not_silent() -> None:
-    waits = "".join(timed_out("2.6", rank, 9) for rank in (0, 1, 3, 4, 6, 7))
+    waits = "step 40 loss 2.1\n" + "".join(timed_out("2.6", rank, 9) for rank in (0, 1, 3, 4, 6, 7))
     end = "E1128 21:20:00.100000 4990 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -6)"
     end += " local_rank: 0 (pid: 4700) of binary: /env/bin/python\n"
     assert told(waits + timed_out("2.6", 2, 9) + end) == ("not_entered", (5,))

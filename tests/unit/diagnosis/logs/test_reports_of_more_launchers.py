@@ -185,9 +185,11 @@ _LISTED = (
 
 @pytest.mark.parametrize(("at", "rank"), [("3:29", 3), ("2:59", 0)])
 def test_whom_a_table_lists_as_killed_when_the_grace_of_sigterm_was_over_is_no_root(at: str, rank: int) -> None:
-    """The table's root is lost: torchrun kills after 30 s who does not heed SIGTERM; somebody else kills sooner."""
-    table = f"Failures:\n{_LISTED.format(3, '2:58', 1)}{_LISTED.format(0, at, -9)}"
-    assert told(table + 12 * "=" + "\n") == ("rank_exited", (rank,))
+    """torchrun kills after 30 s who does not heed SIGTERM; somebody else kills sooner. The root stands last."""
+    others = f"Failures:\n{_LISTED.format(0, at, -9)}"
+    root = f"Root Cause (first observed failure):\n{_LISTED.format(3, '2:58', 1)}"
+    assert told(f"{others}{root}{12 * '='}\n") == ("rank_exited", (rank,))
+    assert told(f"{others}{_LISTED.format(2, '2:58', 1)}{12 * '='}\n") == ("undecided", ()), "its root is lost"
 
 
 def test_whom_composer_killed_beside_a_rank_that_crashed_is_no_root() -> None:

@@ -3,7 +3,7 @@ mails and collectors before all lines: nobody is accused by what is lost, and no
 
 import pytest
 
-from tests.builders.texts import RAISED, SUMMARY, marked, ranked, told, verdict
+from tests.builders.texts import AGENT, RAISED, SUMMARY, marked, ranked, timed_out, told, verdict
 
 _OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0. Some of the step tasks have been OOM Killed.\n"
 _CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-28T21:20:00 DUE TO TIME LIMIT ***\n"
@@ -18,6 +18,39 @@ def test_a_steps_daemon_writes_behind_the_label_of_a_task_and_tells_of_the_step(
     assert told(marked(RAISED, "3: ") + marked(_OOM, label))[1] in ((3,), ())
 
 
+_FAILED = (
+    "Traceback (most recent call last):\n"
+    '  File "/env/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n'
+    '  File "/env/lib/python3.10/site-packages/accelerate/commands/launch.py", line 1057, in launch_command\n'
+    "    multi_gpu_launcher(args)\n"
+    '  File "/env/lib/python3.10/site-packages/{}", line 90, in parse\n'
+    "    raise ValueError(text)\n"
+    "ValueError: unknown machine rank\n"
+)
+
+
+@pytest.mark.parametrize("inner", ["accelerate/utils/launch.py", "yaml/loader.py", "torch/distributed/run.py"])
+def test_what_was_raised_beneath_a_launchers_code_ended_no_rank_whatever_library_raised_it(inner: str) -> None:
+    assert told(_FAILED.format(inner)) == ("undecided", ())
+    assert told(RAISED) == ("rank_raised", ())
+
+
+def test_a_program_that_torchrun_runs_within_itself_raises_as_any_other() -> None:
+    within = RAISED.replace(
+        "Traceback (most recent call last):\n",
+        "Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.10/site-packages/torch/distributed/run.py", line 701, in run_script_path\n'
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n",
+    )
+    assert told(ranked(within, 2)) == ("rank_raised", (2,))
+
+
+def test_the_place_of_a_launchers_exception_is_in_its_own_code() -> None:
+    found = verdict(_FAILED.format("accelerate/utils/launch.py"))
+    assert "accelerate/utils/launch.py:90" in found.summary
+    assert "/env/bin/accelerate" not in found.summary
+
+
 _BLOCK = (
     "[1]:\n  time      : 2026-11-28_21:20:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
     "  exitcode  : -{signal} (pid: 81{rank})\n  error_file: <N/A>\n  traceback : Signal {signal} received by PID 81\n"
@@ -26,6 +59,27 @@ _OTHER = _BLOCK.format(rank=0, signal=9) + _BLOCK.format(rank=1, signal=15)  # t
 _TABLE = SUMMARY.replace("  <NO_OTHER_FAILURES>\n", _OTHER).format(
     rank=3, code=1, pid=812, traceback="To enable traceback see: https://pytorch.org"
 )
+
+
+def test_a_table_of_which_the_end_is_lost_names_nobody_for_the_first_failure_stands_last() -> None:
+    assert told(_TABLE) == ("rank_exited", (3,))
+    lost = _TABLE[: _TABLE.index("Root Cause")]
+    assert _OTHER in lost
+    assert told(lost)[1] == ()
+    assert told(AGENT["2.4"].format(code=1, rank=3, pid=812) + lost) == ("rank_exited", (3,))
+    assert told(lost + _TABLE.replace(_OTHER, "  <NO_OTHER_FAILURES>\n")) == ("rank_exited", (3,))
+
+
+def _waits(*ranks: int) -> str:
+    return "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=120) for rank in ranks)
+
+
+def test_a_text_that_begins_with_a_watchdogs_words_lacks_what_others_said_before() -> None:
+    end = AGENT["2.4"].format(code=-6, rank=5, pid=5001)
+    waits = _waits(*(rank for rank in range(12) if rank != 2))
+    assert told(f"step 40 loss 2.1\n{waits}{end}") == ("not_entered", (2,))
+    assert told(waits + end)[1] == ()
+    assert told(waits.split("\n", 1)[1] + end)[1] == ()
 
 
 _XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, name=python3, GPU has fallen off the bus.\n"
@@ -64,39 +118,6 @@ def test_a_kernels_line_says_the_same_behind_a_collectors_mark(line: str, mark: 
 )
 def test_a_text_that_a_mail_quotes_says_the_same(text: str, mark: str) -> None:
     assert told(marked(text, mark)) == told(text)
-
-
-_FAILED = (
-    "Traceback (most recent call last):\n"
-    '  File "/env/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n'
-    '  File "/env/lib/python3.10/site-packages/accelerate/commands/launch.py", line 1057, in launch_command\n'
-    "    multi_gpu_launcher(args)\n"
-    '  File "/env/lib/python3.10/site-packages/{}", line 90, in parse\n'
-    "    raise ValueError(text)\n"
-    "ValueError: unknown machine rank\n"
-)
-
-
-@pytest.mark.parametrize("inner", ["accelerate/utils/launch.py", "yaml/loader.py", "torch/distributed/run.py"])
-def test_what_was_raised_beneath_a_launchers_code_ended_no_rank_whatever_library_raised_it(inner: str) -> None:
-    assert told(_FAILED.format(inner)) == ("undecided", ())
-    assert told(RAISED) == ("rank_raised", ())
-
-
-def test_a_program_that_torchrun_runs_within_itself_raises_as_any_other() -> None:
-    within = RAISED.replace(
-        "Traceback (most recent call last):\n",
-        "Traceback (most recent call last):\n"
-        '  File "/env/lib/python3.10/site-packages/torch/distributed/run.py", line 701, in run_script_path\n'
-        "    runpy.run_path(sys.argv[0], run_name='__main__')\n",
-    )
-    assert told(ranked(within, 2)) == ("rank_raised", (2,))
-
-
-def test_the_place_of_a_launchers_exception_is_in_its_own_code() -> None:
-    found = verdict(_FAILED.format("accelerate/utils/launch.py"))
-    assert "accelerate/utils/launch.py:90" in found.summary
-    assert "/env/bin/accelerate" not in found.summary
 
 
 def test_a_task_of_slurm_is_no_rank_where_an_agents_table_stands() -> None:

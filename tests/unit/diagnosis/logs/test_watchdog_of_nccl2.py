@@ -47,12 +47,12 @@ def test_ranks_that_all_wait_accuse_nobody(version: str) -> None:
 
 
 def test_who_says_nothing_where_all_others_wait_has_not_come() -> None:
-    found = verdict("".join(_waits(rank) for rank in (0, 1, 3)) + _agent(0))
+    found = verdict("step 40 loss 2.1\n" + "".join(_waits(rank) for rank in (0, 1, 3)) + _agent(0))
     assert (found.cause, found.culprits, found.seq) == ("not_entered", (2,), None)
 
 
 def test_who_waits_in_another_group_is_not_silent() -> None:
-    text = "".join(_waits(rank) for rank in (0, 1, 3)) + _waits(2, 0, "mesh_tp") + _agent(0)
+    text = "step 40 loss 2.1\n" + "".join(_waits(rank) for rank in (0, 1, 3)) + _waits(2, 0, "mesh_tp") + _agent(0)
     assert verdict(text).culprits == ()
 
 
