@@ -36,7 +36,7 @@ def next_instant(now_ns: int) -> int:
     moments are spread (by the golden ratio, so evenly), never in step with the job: of steps as long as a look is from
     the next a steady one would always see the same part.
     """
-    number = max(0, now_ns // layout.PUBLISH_NS - 1)
+    number = now_ns // layout.PUBLISH_NS  # the moment of one before is not later than now
     while True:
         instant_ns = number * layout.PUBLISH_NS + (number * 2_654_435_769 % 2**32) * SPREAD_NS // 2**32
         if instant_ns > now_ns:
@@ -128,28 +128,31 @@ class Pulse:
     def _beat_until_told(self) -> None:
         while True:
             # By the clock, so that a job which forks all the time is published none the less.
-            self._rest()
-            with self._handover:
-                if self._stopping.is_set() or not self.publication.is_kept:
-                    self._thread = None
-                    return
+            if (self._rest() or not self.publication.is_kept) and self._is_told():
+                return
             number, self._instant_ns = number_of(self._instant_ns), next_instant(monotonic_ns())
             self._guard.run("pulse", self._tick, number)
             if self._guard.is_off("pulse"):
                 # A record that nobody renews would look like a process that holds its GIL.
                 self._guard.run("withdrawal", self.publication.withdraw)
 
-    def _rest(self) -> None:
-        """Until the next of the node's moments, or the end."""
+    def _is_told(self) -> bool:
+        """Whether this thread ends, for good: resume() may have come since it was asked to."""
+        with self._handover:
+            if self._stopping.is_set() or not self.publication.is_kept:
+                self._thread = None
+                return True
+        return False
+
+    def _rest(self) -> bool:
+        """Until the next of the node's moments, or until the thread is asked to end; return whether it is."""
         while True:
             now_ns = monotonic_ns()
-            left_seconds = max(0, self._instant_ns - now_ns) / 1e9
+            left_seconds = (self._instant_ns - now_ns) / 1e9
             if left_seconds <= REQUEST_SECONDS or now_ns >= self._asked_until_ns or not self._stands:
-                self._stopping.wait(left_seconds)
-                return
-            self._stopping.wait(REQUEST_SECONDS)
-            if self._stopping.is_set():
-                return
+                return self._stopping.wait(left_seconds)
+            if self._stopping.wait(REQUEST_SECONDS):
+                return True
             self._guard.run("dump request", self._take_request)
 
     @property
