@@ -58,7 +58,7 @@ class RecorderStatus:
         bindings = sys.modules.get("torch._C._distributed_c10d")
         self._in_json: Optional[Dump] = getattr(bindings, _JSON_FUNCTIONS.get(name, ""), None)
         self._is_same = False  # as the pickle
-        self._has_groups = False
+        self.has_groups = False
 
     def read(self) -> "list[tuple[str, int, int, int]]":
         """(recorder, pg_id, enqueued, completed) of every group."""
@@ -68,13 +68,13 @@ class RecorderStatus:
                 return found
             self._in_json = None
         found = self._of_pickle()
-        self._has_groups = bool(found)
+        self.has_groups = bool(found)
         return found
 
     def prove(self) -> None:
         """Find out whether its JSON says what its pickle does, and is read from now on. What is counted meanwhile, or
         no group at all, proves nothing."""
-        if self._is_same or self._in_json is None or not self._has_groups:
+        if self._is_same or self._in_json is None or not self.has_groups:
             return
         before, said, after = self._of_pickle(), self._of_json(self._in_json), self._of_pickle()
         if said is None or (before == after and said != before):
@@ -120,11 +120,13 @@ def statuses(known: "Iterable[RecorderStatus]" = ()) -> "tuple[RecorderStatus, .
     return found
 
 
-def group_counters(of: "Iterable[RecorderStatus]") -> "tuple[tuple[str, int, int, int], ...]":
-    """Return what every process group has enqueued and completed: (recorder, pg_id, enqueued, completed), in order."""
+def group_counters(of: "Iterable[RecorderStatus]", with_empty: bool = True) -> "tuple[tuple[str, int, int, int], ...]":
+    """Return what every process group has enqueued and completed: (recorder, pg_id, enqueued, completed), in order. A
+    recorder that had no group when it was asked last may be left out: without one its answer costs as much."""
     counters: list[tuple[str, int, int, int]] = []
     for status in of:
-        counters += status.read()
+        if with_empty or status.has_groups:
+            counters += status.read()
     counters.sort()
     return tuple(counters)
 

@@ -132,6 +132,27 @@ def test_who_has_answered_and_stands_looks_for_requests_between_the_moments(
     assert len(asked) == waits - 1
 
 
+def test_a_recorder_without_groups_is_asked_with_each_pulse_alone(
+    pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gloo's of a job that has NCCL's groups alone; once it has one it is asked at each look."""
+    status: dict[str, dict[str, object]] = {}
+    asked: list[int] = []
+
+    def dump(*_: bool) -> bytes:
+        asked.append(number)
+        return pickle.dumps({"pg_status": status})
+
+    monkeypatch.setattr(recorder, "distributed", object)
+    monkeypatch.setattr(recorder, "recorders", lambda: (("gloo", dump),))
+    for number in range(41, 56):
+        if number == 50:
+            status["0"] = {"last_enqueued_collective": 5, "last_completed_collective": 4}
+        pulse._tick(number)
+    assert asked == [41, 44, 48, *range(52, 56)]  # found at 41; what four divides are pulses
+    assert pulse.publication.groups == (("gloo", 0, 5, 4),)
+
+
 def test_a_thread_that_is_asked_to_end_and_then_to_go_on_goes_on(pulse: Pulse) -> None:
     """A fork waits for its end, a while."""
     pulse._thread = thread = native.Thread(lambda: None)
