@@ -13,6 +13,8 @@ from typing import Callable, Optional
 from stallwatch.hook import native
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+# Not by getattr: what is not there would be an exception, made and thrown away at each look (15 µs in cold caches).
+_SYS = vars(sys)
 _exit_status: "Optional[tuple[object]]" = None  # what the main thread last gave to sys.exit
 _is_script = False  # run as `python train.py`: __main__ had a __file__ and no __spec__
 _run_status: "Optional[int]" = None  # what stallwatch.run saw
@@ -44,8 +46,7 @@ def know_exit_code(code: int) -> None:
 
 def uncaught_exception() -> str:
     """Type name of the exception that is ending the main program; "" for none. An interactive session goes on."""
-    # Not by getattr: what is not there would be an exception, made and thrown away at each look (15 µs in cold caches).
-    kind = vars(sys).get("last_type")
+    kind = _SYS.get("last_type")
     trace = None if kind is None else getattr(sys, "last_traceback", None)
     if trace is None or hasattr(sys, "ps1"):
         return ""
