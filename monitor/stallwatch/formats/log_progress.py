@@ -35,6 +35,11 @@ def is_of_a_log(text: str) -> bool:
     return _STEP.search(text) is not None or _LOGGED.search(text, 0, _LONGEST_MARK) is not None
 
 
+def ends_any_process(event: LogEvent) -> bool:
+    """Whether a clean end is one of a process, however its work ended."""
+    return any(words in event.text for words in _NOT_OF_WORK)
+
+
 class LogProgress:
     """Lines that show that training went on, and where."""
 
@@ -82,7 +87,7 @@ class LogProgress:
             other.kind == "clean_end"
             and other.line > step
             and (whose is None or other.rank == whose)
-            and not any(words in other.text for words in _NOT_OF_WORK)
+            and not ends_any_process(other)
             for other in events
         )
 

@@ -15,6 +15,7 @@ from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.diagnosis.logs.local_ranks import by_local_rank
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
+from stallwatch.formats.log_progress import ends_any_process
 from stallwatch.model.evidence import PROCESS_ENDS, SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
 from stallwatch.model.kernel import KernelEvent
 
@@ -249,8 +250,14 @@ class LogReading:
 
     @property
     def ended_well(self) -> bool:
-        """Nothing but what a job prints that has ended by itself."""
-        ends = any(event.kind == "clean_end" for event in self.events)
+        """Nothing but what a job prints that has ended by itself, and not that alone: torch says that a process ends
+        behind an exception, too, which stood before."""
+        said = [event for event in self.events if event.kind == "clean_end"]
+        ends = any(
+            event.line > sum(other.source == event.source and other.line <= event.line for other in said)
+            or not ends_any_process(event)
+            for event in said
+        )
         harmless = all(
             one.consequence in ENDED_NOTHING or (one.kind == "store_closed" and one.event.text.startswith("[W"))
             for one in self.told

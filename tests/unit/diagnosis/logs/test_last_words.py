@@ -15,7 +15,7 @@ _CLEAN = "[rank0]:[W1120 10:15:16.1 ProcessGroupNCCL.cpp:1538] WARNING: destroy_
 @pytest.mark.parametrize("why", _GONE)
 def test_a_store_that_went_away_alone_is_no_ordinary_end(why: str) -> None:
     assert told(_STORE.format(why)) == ("undecided", ())
-    assert told(f"{_CLEAN}program exit\n{_STORE.format(why)}") == ("job_ended", ())
+    assert told(f"step 40 loss 2.1\n{_CLEAN}program exit\n{_STORE.format(why)}") == ("job_ended", ())
 
 
 _ID = (
@@ -165,3 +165,12 @@ def test_who_tells_of_an_actors_death_is_not_who_died(mark: str) -> None:
     by_ray = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     died = RAISED.replace("ValueError: shard 17 is empty", by_ray)
     assert told(marked(died, mark)) == ("rank_exited", ())
+
+
+def test_torchs_word_at_a_process_end_alone_tells_not_that_it_ended_well() -> None:
+    """torch warns so at the end of any interpreter, behind an exception, too: a cut may have left nothing else."""
+    warned = f"{_CLEAN}program exit\n{_CLEAN.replace('rank0', 'rank1')}program exit\n"
+    assert told(warned) == ("undecided", ())
+    assert told(ranked(RAISED, 0) + warned) == ("rank_raised", (0,))
+    assert told(f"step 40 loss 2.1\n{warned}") == ("job_ended", ())
+    assert told(f"Training complete.\n{warned}") == ("job_ended", ())
