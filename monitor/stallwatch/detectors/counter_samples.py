@@ -11,8 +11,9 @@ from stallwatch.detectors.roles import by_role
 from stallwatch.detectors.stopped import is_stopped
 from stallwatch.model.process import is_frozen
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import CounterLook, is_pending
+from stallwatch.model.snapshot import CounterLook, GroupCounter, Heartbeat, is_pending
 
+_STEPS_BESIDE = 2  # in which what pends all the time is waited for by another thread
 _KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
 _IN_TIME_NS = 2_000_000  # after the first of all ranks, whose hooks look at the same moments
 
@@ -25,11 +26,22 @@ class CounterSample(msgspec.Struct, frozen=True):
     step: int
     enqueued: int  # over all groups of the recorder that matters
     completed: int
+    beside: int = 0  # of what pends, that which another thread waits for
 
     @property
     def pending(self) -> bool:
-        """Whether something was enqueued that has not completed."""
-        return is_pending(self.enqueued, self.completed)
+        """Whether something was enqueued that has not completed, and is the training thread's."""
+        return is_pending(self.enqueued - self.beside, self.completed)
+
+
+class OpenGroup(msgspec.Struct, frozen=True):
+    """A group of one rank as ticks show it. It is `beside` training when operations of it have been pending while its
+    rank went on stepping: a checkpoint's thread waits in it, and training does without."""
+
+    counter: GroupCounter
+    first_step: int  # when these numbers were seen first
+    step: int  # at this tick
+    beside: bool = False
 
 
 class PeerRank(msgspec.Struct, frozen=True):
@@ -40,6 +52,7 @@ class PeerRank(msgspec.Struct, frozen=True):
     role: tuple[int, ...] = ()  # completed per group: ranks with other programs are no peers
     samples: tuple[CounterSample, ...] = ()
     offsets: tuple[int, ...] = ()
+    groups: tuple[OpenGroup, ...] = ()
 
 
 def sampled(known: dict[tuple[int, int], PeerRank], rank: RankHistory, *, nccl: bool) -> PeerRank:
@@ -47,19 +60,44 @@ def sampled(known: dict[tuple[int, int], PeerRank], rank: RankHistory, *, nccl: 
     member = known.get((rank.sample.rank, rank.sample.pid), PeerRank(rank.sample.rank, rank.sample.pid))
     beat = rank.heartbeat
     last = member.samples[-1].number if member.samples else 0
-    new = tuple(_sample(look, nccl=nccl) for look in beat.looks if look.number > last) if beat else ()
+    groups = () if nccl or beat is None else _open_groups(member.groups, beat)
+    beside = sum(one.counter.enqueued - one.counter.completed for one in groups if one.beside and one.counter.pending)
+    new = tuple(_sample(look, beside, nccl=nccl) for look in beat.looks if look.number > last) if beat else ()
     if not new:
-        return member
+        return member if groups == member.groups else msgspec.structs.replace(member, groups=groups)
     role = tuple(sorted(group.completed for group in rank.groups))
-    return msgspec.structs.replace(member, role=role, samples=(*member.samples, *new)[-_KEPT_SAMPLES:])
+    samples = (*member.samples, *new)[-_KEPT_SAMPLES:]
+    return msgspec.structs.replace(member, role=role, samples=samples, groups=groups)
 
 
-def _sample(look: CounterLook, *, nccl: bool) -> CounterSample:
+def _open_groups(known: Sequence[OpenGroup], beat: Heartbeat) -> tuple[OpenGroup, ...]:
+    """The groups in which something pends, or of which it is known whose they are."""
+    if beat.step is None:
+        return ()
+    before = {(one.counter.recorder, one.counter.pg_id): one for one in known}
+    now = (_open_group(before.get((group.recorder, group.pg_id)), group, beat.step) for group in beat.groups)
+    return tuple(one for one in now if one.counter.pending or one.beside)
+
+
+def _open_group(before: OpenGroup | None, now: GroupCounter, step: int) -> OpenGroup:
+    if before is None:
+        return OpenGroup(now, step, step)
+    if before.counter == now:
+        # As far as the tick before: a record's numbers are up to a second older than its step.
+        stepped = before.step - before.first_step >= _STEPS_BESIDE
+        return OpenGroup(now, before.first_step, step, before.beside or (now.pending and stepped))
+    # What training does in each step is its own.
+    often = now.completed - before.counter.completed >= max(step - before.step, 1)
+    return OpenGroup(now, step, step, before.beside and not often)
+
+
+def _sample(look: CounterLook, beside: int, *, nccl: bool) -> CounterSample:
     if nccl:
         return CounterSample(look.number, look.at_ns, look.step, look.nccl_enqueued, look.nccl_completed)
     # Where the one recorder holds nothing its counts are zero: what pends is pending in either.
     enqueued, completed = look.nccl_enqueued + look.gloo_enqueued, look.nccl_completed + look.gloo_completed
-    return CounterSample(look.number, look.at_ns, look.step, enqueued, completed)
+    beside = max(0, min(beside, enqueued - completed))
+    return CounterSample(look.number, look.at_ns, look.step, enqueued, completed, beside)
 
 
 def with_late(members: tuple[PeerRank, ...], *, taken: int, nccl: bool) -> tuple[PeerRank, ...]:

@@ -150,3 +150,34 @@ def test_what_was_used_is_as_it_was() -> None:
     members = (noted(0, *IN_TIME), noted(1, (1, 0, 10, 10), late, (4, 0, 12, 11)))
     assert with_late(members, taken=3, nccl=False) is members
     assert with_late(members, taken=2, nccl=False) != members, "its peers may have come to the moments after it since"
+
+
+def waits(*ticks: tuple[int, tuple[int, int], tuple[int, int]]) -> list[bool]:
+    """Of a rank at ticks a second apart, whether it is taken to wait: its step, and of training's group and of another
+    one what it has enqueued and completed."""
+    seen: dict[tuple[int, int], PeerRank] = {}
+    said = []
+    for number, (step, own, other) in enumerate(ticks, start=1):
+        groups = (GroupCounter("gloo", 0, *own), GroupCounter("gloo", 1, *other))
+        look = CounterLook(number, number * SECOND_NS, step, 0, 0, own[0] + other[0], own[1] + other[1])
+        beat = heartbeat(0, step=step, looks=(look,), groups=groups)
+        rank = sampled(seen, RankHistory(sample(0, beat), START_NS, beat), nccl=False)
+        seen = {(rank.rank, rank.pid): rank}
+        said.append(rank.samples[-1].pending)
+    return said
+
+
+def test_what_a_checkpoint_s_thread_waits_for_while_training_steps_on_is_no_wait_of_training() -> None:
+    """DCP's async_save: rank 1's storage is slow, and rank 0's thread waits for its result through 80 steps; rank 1 was
+    told as slow, for rank 0 waited twice as much."""
+    saves = [(10 + 4 * n, (20 + 4 * n, 20 + 4 * n), (3, 2)) for n in range(5)]
+    assert waits(*saves) == [True, True, False, False, False]
+    next_save = [(40, (50, 50), (3, 3)), (60, (70, 70), (4, 3)), (64, (75, 74), (4, 3))]
+    assert waits(*saves, *next_save)[-3:] == [False, False, True], "known from then on; and its own wait is one"
+
+
+def test_what_training_waits_for_in_each_step_is_its_own_in_whatever_group() -> None:
+    steps = [(10 + 4 * n, (20, 20), (8 + 4 * n, 7 + 4 * n)) for n in range(6)]
+    assert all(waits(*steps))
+    stands = [(10, (20, 19), (3, 3))] * 6
+    assert all(waits(*stands)), "it does not step"
