@@ -16,7 +16,8 @@ class Lines(NamedTuple):
     """Where calls were made, in words."""
 
     others: str = ""  # "called at …" or "standing at …": the line of those that wait
-    callers: tuple[tuple[int, str], ...] = ()  # of culprits that stand at that very line: who called them there
+    # Of culprits that stand at that very line: "called from …", who called them there, or "by …", what it called.
+    callers: tuple[tuple[int, str], ...] = ()
 
 
 def called_at(analysis: Analysis, ranks: Sequence[int], site: str = "") -> str:
@@ -85,24 +86,52 @@ def lines_of(analysis: Analysis, claim: Claim, waiting: Sequence[int]) -> Lines:
     through = parallel_call(frames)
     at = f"{most}, in {through}" if through else most
     stacks = {rank: analysis.case.activity(rank).place.stack for rank in sorted(claim.culprits)}
-    apart = [(rank, _caller(analysis, rank, stack, frames)) for rank, stack in stacks.items()]
-    callers = tuple((rank, caller) for rank, caller in apart if caller)
-    if callers:
-        at += f", from {_caller(analysis, one, frames, stacks[callers[0][0]])}"
-    return Lines(at, callers)
+    apart = {rank: _caller(analysis, rank, stack, frames) for rank, stack in stacks.items()}
+    if called := {rank: caller for rank, caller in apart.items() if caller}:
+        at += f", from {_caller(analysis, one, frames, stacks[min(called)])}"
+        return Lines(at, tuple((rank, f"called from {caller}") for rank, caller in called.items()))
+    within = {rank: way for rank, stack in stacks.items() if (way := _way(stack, frames))}
+    if within:
+        at += f", by {_way(frames, stacks[min(within)])}"
+    return Lines(at, tuple((rank, f"by {way}") for rank, way in within.items()))
 
 
 def _caller(analysis: Analysis, rank: int, stack: tuple[CodeFrame, ...], other: tuple[CodeFrame, ...]) -> str:
     """The nearest caller of the line of the job at which both stacks stand, of the first of them, that is not the
     other's as well; "" where they stand at different lines, or came there alike."""
-    own, met = _of_job(stack), _of_job(other)
-    if not own or not met or _line(own[0]) != _line(met[0]):
+    if not _at_one_line(stack, other):
         return ""
     evidence = analysis.case.evidence.get(rank)
-    for frame, theirs in zip(own, met, strict=False):
-        if _line(frame) != _line(theirs):
-            return format_location(job_frame((frame,), evidence.sources if evidence else ()))
-    return ""
+    frame = _first_apart(_of_job(stack), _of_job(other))
+    return format_location(job_frame((frame,), evidence.sources if evidence else ())) if frame else ""
+
+
+def _way(stack: tuple[CodeFrame, ...], other: tuple[CodeFrame, ...]) -> str:
+    """The line of a framework, below the line of the job at which both stacks stand, where the first of them goes
+    another way than the other: `trainer.fit()` is one line for every rank. "" where no framework's line tells them
+    apart."""
+    if not _at_one_line(stack, other):
+        return ""
+    frame = _first_apart(_of_frameworks(stack), _of_frameworks(other))
+    # Everybody finds it by its package: "transformers/trainer.py".
+    return f"{frame.filename.rpartition('-packages/')[2]}:{frame.line} in {frame.name}" if frame else ""
+
+
+def _at_one_line(stack: tuple[CodeFrame, ...], other: tuple[CodeFrame, ...]) -> bool:
+    own, met = _of_job(stack), _of_job(other)
+    return bool(own and met and _line(own[0]) == _line(met[0]))
+
+
+def _first_apart(own: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> CodeFrame | None:
+    pairs = zip(own, other, strict=False)
+    return next((frame for frame, theirs in pairs if _line(frame) != _line(theirs)), None)
+
+
+def _of_frameworks(stack: tuple[CodeFrame, ...]) -> list[CodeFrame]:
+    """Below the innermost line of the job, outermost first."""
+    origins = [code_origin(frame.filename).origin for frame in stack]
+    inside = stack[: origins.index(Origin.JOB)]
+    return [frame for frame in reversed(inside) if code_origin(frame.filename).origin is Origin.LIBRARY]
 
 
 def _of_job(stack: tuple[CodeFrame, ...]) -> list[CodeFrame]:

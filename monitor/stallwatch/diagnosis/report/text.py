@@ -274,9 +274,9 @@ class Culprits:
         return self._process(rank).frame
 
     def _at(self, rank: int) -> str:
-        """Where it stands, and whose call took it there where the others stand at that line, too."""
+        """Where it stands, and how it came there or went on where the others stand at that line, too."""
         at, caller = format_location(self._frame(rank)), self._callers.get(rank)
-        return f"{at}, called from {caller}" if at and caller else at
+        return f"{at}, {caller}" if at and caller else at
 
     def _predicate(self, rank: int) -> str:
         process, activity = self._process(rank), self._activities.get(rank)

@@ -193,3 +193,23 @@ def test_callers_that_are_the_same_are_not_told() -> None:
     swapped = Rank(0, (*usual, usual[1]), len(usual), frames=frames, wchan="futex_do_wait")
     others = (Rank(rank, (*usual, usual[0]), len(usual), frames=frames, wchan="futex_do_wait") for rank in (1, 2, 3))
     assert " from " not in _first(evidence(swapped, *others)).summary
+
+
+def _through_a_framework(function: str, line: int) -> tuple[CodeFrame, ...]:
+    made = CodeFrame("all_reduce", f"{_TORCH}/distributed/distributed_c10d.py", 3000)
+    site = _TORCH.removesuffix("/torch")
+    inside = CodeFrame("gather", f"{site}/accelerate/operations.py", 40)
+    loop = CodeFrame(function, f"{site}/transformers/trainer.py", line)
+    return (made, inside, loop, CodeFrame("train", f"{site}/transformers/trainer.py", 2100), _MODULE)
+
+
+def test_who_stand_in_one_framework_are_told_with_the_lines_at_which_their_ways_part() -> None:
+    """`trainer.train()` is one line for all ranks: one has left the loop inside of it."""
+    dp = Group("1", "dp", (0, 1, 2, 3), 1)
+    usual = (Call(W4, elements=500, line=12), Call(dp, elements=7, line=12)) * 4
+    stands = _through_a_framework("_evaluate", 2300), _through_a_framework("_inner_training_loop", 2200)
+    swapped = Rank(0, (*usual, usual[1]), len(usual), frames=stands[0], wchan="futex_do_wait")
+    others = (Rank(rank, (*usual, usual[0]), len(usual), frames=stands[1], wchan="futex_do_wait") for rank in (1, 2, 3))
+    summary = _first(evidence(swapped, *others)).summary
+    assert ", by transformers/trainer.py:2300 in _evaluate" in summary
+    assert ", by transformers/trainer.py:2200 in _inner_training_loop" in summary
