@@ -95,6 +95,7 @@ class Assembly:
             log_nodes=self._log_nodes,
             meeting=self._meeting(description, world_size),
             held_back=self._held_back(),
+            went_on=self._went_on(),
         )
 
     def _give_numbered_logs(self) -> None:
@@ -160,6 +161,11 @@ class Assembly:
         return HeldBack(
             found.ranks, found.reason, found.slowness, found.stage == "confirmed", found.from_start, found.grows
         )
+
+    def _went_on(self) -> tuple[int, ...]:
+        """Who began to stand long after others had left, as detection had it when the incident was kept."""
+        said = [f.went_on for incident in self._incidents.values() for f in incident.findings if f.went_on]
+        return said[0] if len(self._incidents) == 1 and len(said) == 1 else ()
 
     def _meeting(self, description: Description, world_size: int | None) -> Rendezvous:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""

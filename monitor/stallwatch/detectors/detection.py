@@ -1,7 +1,7 @@
 """Every detector over every snapshot: the list of them, the step of all, the guard around each, and ranks as people see
 them (state, ages, the limit in force with its reason)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.drift import DriftDetector
-from stallwatch.detectors.exit import ExitDetector, describe, end_of, is_ending
+from stallwatch.detectors.exit import ExitDetector, describe, end_of
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
 from stallwatch.detectors.history import NodeHistory, RankHistory, advance
@@ -108,6 +108,7 @@ class Detection:
 
     def __init__(self, config: Config, parts: Detectors | None = None) -> None:
         self._stall = config.stall
+        self._ending_seconds = config.tell.ending_seconds
         self._parts = detectors(config) if parts is None else parts
 
     def step(self, state: DetectionState, snapshot: NodeSnapshot) -> tuple[DetectionState, Detected]:
@@ -131,12 +132,13 @@ class Detection:
         found_all = tuple(findings)
         slow = states.get(SlowDetector.name)
         shares = slow.shares() if isinstance(slow, SlowState) else {}
-        views = rank_views(seen, found_all, self._stall, shares)
+        jobs = job_facts(seen, self._ending_seconds)
+        views = rank_views(seen, found_all, self._stall, shares, {facts.job for facts in jobs if facts.ending})
         xids = count(state.xids, snapshot)
         due_ns = next_due(found_all, seen, self._stall)
         return (
             DetectionState(seen, tuple(states.items()), xids),
-            Detected(found_all, views, job_facts(seen), tuple(errors), totals(xids), due_ns),
+            Detected(found_all, views, jobs, tuple(errors), totals(xids), due_ns),
         )
 
 
@@ -145,14 +147,15 @@ def rank_views(
     findings: tuple[Finding, ...],
     stall: StallSection,
     shares: Mapping[tuple[JobKey, int, int], Shares],
+    ending: Collection[JobKey],
 ) -> tuple[RankView, ...]:
-    """Given what is known and what was found (`shares`: detectors.slow), return one view per rank's process."""
+    """Given what is known and what was found (`shares`: detectors.slow), and the jobs that are ending, return one view
+    per rank's process."""
     gpus = seen.gpus
     views = []
-    for _, ranks in seen.jobs():
-        ending = is_ending(ranks)
+    for job, ranks in seen.jobs():
         for rank in ranks:
-            state = _state(rank, seen.at_ns, findings, ending)
+            state = _state(rank, seen.at_ns, findings, job in ending)
             of_rank = shares.get((rank.sample.job, rank.sample.rank, rank.sample.pid))
             views.append(_view(rank, seen.at_ns, state, gpus, stall, of_rank))
     return tuple(views)

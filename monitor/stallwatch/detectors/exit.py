@@ -10,16 +10,22 @@ from stallwatch.model.process import SHELL_SIGNAL
 from stallwatch.model.signals import ENDING, OWN_FAULTS, signal_name
 from stallwatch.model.snapshot import JobKey, ProcessEnd
 
+# Steps that a host launched before it waited for one of them, and that do not show that it went on.
+_RAN_AHEAD_NS = 2 * SECOND_NS
+_STANDS_NS = 5 * SECOND_NS  # who polls stirs all the time, whatever it waits for
+
 
 class DeathsState(msgspec.Struct, frozen=True):
     """What is remembered of jobs that ended."""
 
     abnormal: tuple[JobKey, ...] = ()  # jobs whose first end was one that others outlived
+    passed: tuple[tuple[JobKey, int], ...] = ()  # the last end that a job has gone on after (CLOCK_MONOTONIC)
 
 
 class ExitDetector:
     """An abnormal end is a finding at once. A normal one (exit 0, SIGTERM) means that the job is ending: it becomes
-    a finding only when others are still here after `tell.ending_seconds`."""
+    a finding only when others are still here after `tell.ending_seconds`, and have not gone on without it: a world that
+    shrinks needs nobody who has left, and where it stands later is another matter."""
 
     name = "exit"
 
@@ -33,21 +39,23 @@ class ExitDetector:
     def step(self, state: DeathsState, seen: NodeHistory) -> tuple[DeathsState, tuple[Finding, ...]]:
         """Given how processes ended, return a finding for each job with an abnormal end, as long as its ranks are
         shown."""
-        abnormal, findings = [], []
+        abnormal, findings, passed = [], [], dict(state.passed)
         for job, ranks in seen.jobs():
-            ended = ranks_that_ended(ranks)
+            ended = [rank for rank in ranks_that_ended(ranks) if end_of(rank).at_ns > passed.get(job, 0)]
             if not ended:
                 continue
             if job in state.abnormal or is_abnormal(ended[0], ranks):
                 abnormal.append(job)
                 findings.append(self._finding(job, ended[0], "was the first to end"))
-            elif self._outstayed(ended[0], ranks, seen.at_ns):
-                findings.append(self._finding(job, ended[0], "ended and others of its job are still here"))
-        return DeathsState(tuple(abnormal)), tuple(findings)
-
-    def _outstayed(self, first: RankHistory, ranks: tuple[RankHistory, ...], at_ns: int) -> bool:
-        age_seconds = (at_ns - end_of(first).at_ns) / SECOND_NS
-        return age_seconds >= self._ending_seconds and any(rank.alive for rank in ranks)
+            elif not has_outstayed(ended[0], ranks, seen.at_ns, self._ending_seconds):
+                continue
+            elif have_gone_on(ranks):
+                passed[job] = end_of(ended[-1]).at_ns
+            else:
+                finding = self._finding(job, ended[0], "ended and others of its job are still here")
+                findings.append(msgspec.structs.replace(finding, went_on=went_on(ranks, seen.at_ns)))
+        here = {job for job, _ in seen.jobs()}
+        return DeathsState(tuple(abnormal), tuple(one for one in passed.items() if one[0] in here)), tuple(findings)
 
     def _finding(self, job: JobKey, first: RankHistory, what: str) -> Finding:
         end = end_of(first)
@@ -62,6 +70,42 @@ class ExitDetector:
             resolvable=False,
             step=first.heartbeat.step if first.heartbeat else None,
         )
+
+
+def has_outstayed(first: RankHistory, ranks: tuple[RankHistory, ...], at_ns: int, ending_seconds: float) -> bool:
+    """Whether others of its job are still here when the time in which a job may end is over."""
+    age_seconds = (at_ns - end_of(first).at_ns) / SECOND_NS
+    return age_seconds >= ending_seconds and any(rank.alive for rank in ranks)
+
+
+def have_gone_on(ranks: tuple[RankHistory, ...]) -> bool:
+    """Whether some have ended, and all that are left moved for long after the last of these ends. Not known of one is
+    no."""
+    left_ns = _last_end_ns(ranks)
+    alive = [rank for rank in ranks if rank.alive]
+    return left_ns is not None and bool(alive) and all(_moved_ns(rank) > left_ns + _RAN_AHEAD_NS for rank in alive)
+
+
+def went_on(ranks: tuple[RankHistory, ...], at_ns: int) -> tuple[int, ...]:
+    """Ranks without a hook that were at work for long after the last end, and stand now: what they stand in has begun
+    without those that left. A hook's own record says so of those that have one."""
+    left_ns = _last_end_ns(ranks)
+    if left_ns is None:
+        return ()
+    alive = [rank for rank in ranks if rank.alive and rank.outside is not None]
+    until_ns = at_ns - _STANDS_NS
+    return tuple(sorted(r.sample.rank for r in alive if left_ns + _RAN_AHEAD_NS < _moved_ns(r) <= until_ns))
+
+
+def _moved_ns(rank: RankHistory) -> int:
+    """When it was last seen to move; 0: nothing tells."""
+    if rank.outside is not None:
+        return rank.outside.stirred_ns
+    return rank.progress_since_ns if rank.heartbeat is not None else 0
+
+
+def _last_end_ns(ranks: tuple[RankHistory, ...]) -> int | None:
+    return max((end_of(rank).at_ns for rank in ranks if not rank.alive), default=None)
 
 
 def end_of(rank: RankHistory) -> ProcessEnd:
@@ -122,6 +166,13 @@ def is_ending(ranks: tuple[RankHistory, ...]) -> bool:
     """The job is on its way out: its first end was a normal one."""
     ended = ranks_that_ended(ranks)
     return bool(ended) and not is_abnormal(ended[0], ranks)
+
+
+def has_shrunk(ranks: tuple[RankHistory, ...], at_ns: int, ending_seconds: float) -> bool:
+    """Whether the others went on without those that left in order, for longer than a job may take to end: it is on its
+    way out no more."""
+    ended = ranks_that_ended(ranks)
+    return bool(ended) and has_outstayed(ended[0], ranks, at_ns, ending_seconds) and have_gone_on(ranks)
 
 
 def describe(end: ProcessEnd) -> str:

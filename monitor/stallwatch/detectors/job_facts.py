@@ -3,7 +3,7 @@
 import msgspec
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.exit import end_of, failed_by_itself, is_ending
+from stallwatch.detectors.exit import end_of, failed_by_itself, has_shrunk, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
@@ -38,9 +38,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks here began, dead or alive; 0: not known
 
 
-def job_facts(seen: NodeHistory) -> tuple[JobFacts, ...]:
-    """Every job of the node."""
-    return tuple(_facts(job, ranks, seen.at_ns) for job, ranks in seen.jobs())
+def job_facts(seen: NodeHistory, ending_seconds: float) -> tuple[JobFacts, ...]:
+    """Every job of the node, each of which may take so long to end (`tell.ending_seconds`)."""
+    return tuple(_facts(job, ranks, seen.at_ns, ending_seconds) for job, ranks in seen.jobs())
 
 
 def _is_debugged(rank: RankHistory, at_ns: int) -> bool:
@@ -51,7 +51,7 @@ def _waits(rank: RankHistory, at_ns: int) -> bool:
     return rank.pending and at_ns - rank.ticks.counters_since_ns >= _WAITS_NS
 
 
-def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
+def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, ending_seconds: float) -> JobFacts:
     alive = [rank for rank in ranks if rank.alive]
     processes = [(r.sample.rank, r.sample.process.value) for r in alive if isinstance(r.sample.process, Known)]
     return JobFacts(
@@ -61,7 +61,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int) -> JobFacts:
         alive=tuple(sorted({rank.sample.rank for rank in alive})),
         moved=any(rank.moved for rank in alive),
         begun=any(rank.begun for rank in ranks),
-        ending=is_ending(ranks),
+        ending=is_ending(ranks) and not has_shrunk(ranks, at_ns, ending_seconds),
         failed=failed_by_itself(ranks),
         finished=not alive and all(end_of(rank).exit_code == 0 for rank in ranks),
         hooked=any(rank.heartbeat is not None for rank in ranks),

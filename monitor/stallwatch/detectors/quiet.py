@@ -10,6 +10,7 @@ import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import StallSection
+from stallwatch.detectors.exit import went_on
 from stallwatch.detectors.history import NodeHistory
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
@@ -50,7 +51,8 @@ class QuietDetector:
             suspicion = next((s for s in state.suspicions if s.job == job), None) or Suspicion(job, seen.at_ns)
             suspicions.append(suspicion)
             numbers = tuple(sorted(rank.sample.rank for rank in ranks))
-            findings.append(self._finding(job, numbers, suspicion, since_ns, seen.at_ns))
+            finding = self._finding(job, numbers, suspicion, since_ns, seen.at_ns)
+            findings.append(msgspec.structs.replace(finding, went_on=went_on(every, seen.at_ns)))
         return QuietState(tuple(suspicions)), tuple(findings)
 
     def _finding(self, job: JobKey, ranks: tuple[int, ...], suspicion: Suspicion, since_ns: int, at_ns: int) -> Finding:

@@ -97,6 +97,7 @@ def judge(evidence: Evidence) -> Judgement:
         logs,
         evidence.meeting,
         evidence.held_back,
+        evidence.went_on,
     )
     return judged(case, ranks)
 

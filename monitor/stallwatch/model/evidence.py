@@ -395,3 +395,4 @@ class Evidence(msgspec.Struct, frozen=True):
     log_nodes: int = 1  # of how many nodes the logs tell: of more than one, a local rank is no rank
     meeting: Rendezvous = NO_MEETING
     held_back: HeldBack | None = None
+    went_on: tuple[int, ...] = ()  # ranks without a hook that began to stand long after others had left in order

@@ -35,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
     lately: bool = False  # of a slow rank: the last seconds show it, too
     without_cost: str = ""  # of a slow rank: the reason without what it costs, beside another measure of that
     may_pass: bool = False  # a suspicion of what has passed by itself before: it opens no incident until it is due
+    went_on: tuple[int, ...] = ()  # of an end in order: ranks that began to stand long after it (detectors.exit)
     about: FindingFamily | None = None  # as its detector has it; None: as the table below has its detector
 
     @property

@@ -56,6 +56,9 @@ class Outside(msgspec.Struct, frozen=True):
     bytes_usual: float = 0.0  # a second, of all its threads, while it trains
     trained_ticks: int = 0  # at which the threads that train did
     threads: tuple[ThreadLevel, ...] = ()
+    # Its main thread was last seen to go to sleep of its own will again and again, or its training to go on. Short
+    # steps take next to no processor time, and a thread that waits in a collective is not woken before that ends.
+    stirred_ns: int = 0
 
     @property
     def has_worked(self) -> bool:
@@ -117,6 +120,7 @@ def seen_from_outside(
         before.bytes_usual + ((now.moved_bytes - was.moved_bytes) / seconds - before.bytes_usual) * weight,
         before.trained_ticks + trains,
         threads,
+        at_ns if trains or _stirs(was, now, seconds) else before.stirred_ns,
     )
 
 
@@ -136,6 +140,13 @@ def _counts(process: ProcessSample) -> Counts:
         process.main_thread_moved_bytes,
         sum(child.reaped_ticks for child in process.children),
     )
+
+
+def _stirs(was: Counts, now: Counts, seconds: float) -> bool:
+    """Whether its main thread was woken again and again: each pause of ours for a stack does it twice."""
+    if was.main_wakes is None or now.main_wakes is None:
+        return False
+    return now.main_wakes - was.main_wakes > SPINNING_WAKES * seconds
 
 
 def _spins(was: Counts, now: Counts, seconds: float) -> bool:

@@ -394,3 +394,7 @@ def test_what_detection_had_measured_of_slow_ranks_is_read_from_the_incident(bun
     hang = msgspec.structs.replace(finding, detector="stall")
     (bundle / "incident.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(incident, findings=(hang,))))
     assert load([bundle]).held_back is None
+    assert load([bundle]).went_on == ()
+    left = msgspec.structs.replace(finding, detector="exit", went_on=(0, 1))
+    (bundle / "incident.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(incident, findings=(left,))))
+    assert load([bundle]).went_on == (0, 1)

@@ -1,14 +1,16 @@
+import math
+
 import msgspec
 import pytest
 
 from stallwatch.config import Config
 from stallwatch.detectors.exit import ExitDetector, describe, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
-from stallwatch.model.reading import Unavailable
+from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot, ProcessEnd, RankSample
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS, heartbeat
-from tests.builders.node import sample, snapshot, with_beat
+from tests.builders.node import process, sample, snapshot, with_beat
 from tests.builders.running_job import found, four, job_run, run
 
 
@@ -16,14 +18,14 @@ def end(second: float, code: int | None = None, signal: int | None = None, oom: 
     return ProcessEnd(START_NS + int(second * SECOND_NS), code, signal, "zombie", oom)
 
 
-def job_with(ends: dict[int, ProcessEnd], seconds: float = 60) -> list[NodeSnapshot]:
+def job_with(ends: dict[int, ProcessEnd], seconds: float = 60, stuck_at: float = math.inf) -> list[NodeSnapshot]:
     def edit(second: float, rank: RankSample) -> RankSample:
         mine = ends.get(rank.rank)
         if mine is None or START_NS + second * SECOND_NS < mine.at_ns:
             return rank
         return msgspec.structs.replace(rank, end=mine, process=Unavailable("gone", mine.at_ns))
 
-    return job_run(four(), seconds, edit=edit)
+    return job_run(four(stuck_at=stuck_at), seconds, edit=edit)
 
 
 @pytest.mark.parametrize("how", [end(20.3, signal=9), end(20.3, code=1), end(20.3, signal=11), end(20.3, oom=True)])
@@ -92,9 +94,29 @@ def test_a_job_that_leaves_as_a_whole_is_ending_whatever_the_last_of_it_say(ends
 
 
 def test_a_rank_that_left_early_is_a_finding_only_after_the_time_to_end() -> None:
-    seconds = [second for second, _ in found(run(job_with({3: end(20.3, code=0)}, 80)), "exit")]
+    left = {3: end(20.3, code=0)}
+    seconds = [second for second, _ in found(run(job_with(left, 80, stuck_at=20.4)), "exit")]
     assert 50 <= seconds[0] <= 52
-    assert run(job_with({3: end(20.3, code=0)}, 30))[-1][1].jobs[0].ending
+    assert seconds[-1] == 80
+    assert run(job_with(left, 30))[-1][1].jobs[0].ending
+
+
+def test_a_world_that_shrank_is_not_ending_and_what_stands_later_stands_since_then() -> None:
+    left = {3: end(20.3, code=0)}
+    detected = run(job_with(left, 120, stuck_at=100.3))
+    assert not found(detected, "exit")
+    states = {second: (one.jobs[0].ending, one.ranks[0].state) for second, one in detected}
+    assert (states[45], states[55]) == ((True, "ending"), (False, "stepping"))
+    since_ns = min(finding.since_ns for _, one in detected for finding in one.findings)
+    assert since_ns > START_NS + 99 * SECOND_NS
+
+
+def test_who_leaves_a_world_that_shrank_is_given_the_time_to_end_anew() -> None:
+    ends = {3: end(20.3, code=0), 2: end(80.3, code=0)}
+    findings = found(run(job_with(ends, 140, stuck_at=80.4)), "exit")
+    assert [findings[0][0], findings[0][1].ranks] == [111, (2,)]
+    crash = found(run(job_with({3: end(20.3, code=0), 2: end(80.3, code=1)}, 100)), "exit")
+    assert [crash[0][0], crash[0][1].ranks] == [81, (2,)]
 
 
 def test_a_hooked_rank_that_vanished_without_a_word_while_others_live_was_killed() -> None:
@@ -180,6 +202,27 @@ def test_an_end_is_found_at_the_first_tick_with_the_step_that_its_hook_told() ->
         seen = NodeHistory(snapshot(5, []), all_of(end(1, code=1), None, beat=beat))
         _, (finding,) = detector.step(detector.start(), seen)
         assert (finding.step, finding.limit_seconds, finding.since_ns) == (step, 0.0, START_NS + SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("stirs_until", "went_on"),
+    [(25.0, (0, 1, 3)), (21.0, ()), (60.0, ())],
+    ids=["they go on for five seconds", "they stand at once", "they poll: what they wait for is not known"],
+)
+def test_without_a_hook_it_is_noted_who_went_on_after_a_rank_had_left(
+    stirs_until: float, went_on: tuple[int, ...]
+) -> None:
+    def edit(second: float, rank: RankSample) -> RankSample:
+        wakes = int(30 * min(second, stirs_until))
+        shown = process(rank.rank, cpu_ticks=int(100 * min(second, 20)), main_thread_wakes=wakes)
+        rank = msgspec.structs.replace(rank, heartbeat=Unavailable("no hook", START_NS))
+        if rank.rank == 2 and second > 20.3:
+            return msgspec.structs.replace(rank, end=end(20.3, code=0), process=Unavailable("gone", START_NS))
+        return msgspec.structs.replace(rank, process=Known(shown, START_NS))
+
+    _, finding = found(run(job_run(four(), 60, edit=edit)), "quiet")[-1]
+    assert finding.ranks == (0, 1, 3)
+    assert finding.went_on == went_on
 
 
 def test_a_signal_without_a_name_is_told_all_the_same() -> None:

@@ -15,6 +15,7 @@ from stallwatch.diagnosis.job.leaving import (
     is_told,
     signal_of,
     unseen_since,
+    went_on_without,
 )
 from stallwatch.diagnosis.logs.consequence import is_passed_on
 from stallwatch.formats.rank_ranges import verb
@@ -31,7 +32,6 @@ _OF_PEERS_TOO = frozenset(
     ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError",
      "ConnectionResetError", "BrokenPipeError", "EOFError", "TimeoutError")
 )  # fmt: skip
-_RAN_AHEAD_NS = 2_000_000_000  # steps that a host launched before it waited for one of them
 _REFUSED = "size_mismatch"  # gloo's and NCCL's refusal: who prints it received what another rank should not have sent
 
 
@@ -53,7 +53,7 @@ def claim(analysis: Analysis) -> Saying:
             return Rejected("rank_exited", "every process whose end was seen ended with exit code 0")
         if not analysis.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
-        if _went_on_without(analysis, ends):
+        if analysis.absent and went_on_without(analysis.case, analysis.waiting, ends):
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0, and the others went on without them")
     if (alike := _ended_alike(analysis, ends)) is not None:
         return alike
@@ -94,18 +94,6 @@ def claim(analysis: Analysis) -> Saying:
         because=(*facts, *activity_facts(analysis, culprits)),
         steps=remedy_of(analysis, culprits) if first == _FAILED else (),
     ).at(analysis, wait)
-
-
-def _went_on_without(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bool:
-    """Whether all that wait have stepped for long since these left, and wait for somebody who lives: a world that
-    shrank in its processes. Who steps alone until it meets the others waits for those that left."""
-    case = analysis.case
-    hosts = {case.activity(rank).host for rank in (*ends, *analysis.waiting)}
-    times = [end.ended_ns for end in ends.values() if end is not None and end.ended_ns is not None]
-    if len(hosts) > 1 or len(times) < len(ends) or not analysis.absent:
-        return False
-    beats = [case.evidence[rank].heartbeat if rank in case.evidence else () for rank in analysis.waiting]
-    return all(beat and (beat[-1].last_step_ns or 0) > max(times) + _RAN_AHEAD_NS for beat in beats)
 
 
 def _went_at_once(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> bool:

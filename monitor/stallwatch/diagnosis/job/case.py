@@ -77,6 +77,7 @@ class Case:
         logs: "LogReading | None" = None,
         meeting: Rendezvous = NO_MEETING,
         held_back: HeldBack | None = None,
+        went_on: Sequence[int] = (),
     ) -> None:
         self.summaries = {summary.rank: summary for summary in sorted(summaries, key=lambda s: s.rank)}
         self.activities = dict(sorted(activities.items()))
@@ -87,6 +88,7 @@ class Case:
         self.looks = looks
         self.meeting = meeting
         self.held_back = held_back
+        self.went_on = frozenset(went_on)
         self._logs = logs
         self.groups: list[Group] = []
         self.streams: list[dict[int, GroupStream]] = []

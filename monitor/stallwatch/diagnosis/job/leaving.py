@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 AT_ONCE_NS = 20_000_000  # ends are seen by pidfd, in milliseconds
 CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 _TOGETHER_NS = 1_000_000_000
+_RAN_AHEAD_NS = 2_000_000_000  # steps that a host launched before it waited for one of them
 _SHORTLY_BEFORE_SECONDS = 60.0
 _LOOPS = ("for", "while")
 # What is looped over, not what it is called in the loop: "for shard in self.layers" is no loop over data.
@@ -54,6 +55,24 @@ def have_left(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool |
     if _OVER_STAGES.search(common[common.index(missing[0]) - 1][3]):
         return True
     return any(_OVER_DATA.search(header) for _, _, _, header in missing)
+
+
+def went_on_without(case: Case, waiting: Iterable[int], ends: Mapping[int, ProcessLook | None]) -> bool:
+    """Whether all that wait have stepped for long since these left (without a hook: began to stand). Where somebody who
+    lives has not entered what they wait in, that is a world that shrank in its processes; who steps alone until it
+    meets the others waits for those that left."""
+    hosts = {case.activity(rank).host for rank in (*ends, *waiting)}
+    times = [end.ended_ns for end in ends.values() if end is not None and end.ended_ns is not None]
+    if len(hosts) > 1 or len(times) < len(ends):
+        return False
+    return all(_stepped_since(case, rank, max(times)) for rank in waiting)
+
+
+def _stepped_since(case: Case, rank: int, left_ns: int) -> bool:
+    evidence = case.evidence.get(rank)
+    if evidence is None or not evidence.heartbeat:
+        return rank in case.went_on
+    return (evidence.heartbeat[-1].last_step_ns or 0) > left_ns + _RAN_AHEAD_NS
 
 
 def stand_before(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool:

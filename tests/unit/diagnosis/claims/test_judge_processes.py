@@ -53,6 +53,19 @@ def test_who_left_in_order_and_was_gone_on_without_is_not_waited_for(
     assert (verdict.cause, verdict.culprits) == (cause, culprits)
 
 
+@pytest.mark.parametrize(
+    ("went_on", "cause", "culprits"),
+    [((1, 2), "not_entered", (0,)), ((1,), "rank_exited", (3,)), ((), "rank_exited", (3,))],
+)
+def test_without_a_hook_detection_tells_who_went_on_after_somebody_left(
+    went_on: tuple[int, ...], cause: str, culprits: tuple[int, ...]
+) -> None:
+    left = Rank(3, dumped=False, state="Z", exit_code=0, ended_ns=10 * SECOND_NS)
+    told = evidence(Rank(0, STEPS, len(STEPS), SLEEPS), *_waiting(1, 2), left)
+    verdict = judge(struct_replace(told, went_on=went_on)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == (cause, culprits)
+
+
 def test_who_left_in_order_is_waited_for_where_nobody_else_is() -> None:
     """Local SGD: the others step by themselves until they average."""
     left = Rank(3, dumped=False, state="Z", exit_code=0, ended_ns=10 * SECOND_NS)
