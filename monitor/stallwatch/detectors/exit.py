@@ -9,10 +9,10 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.process import SHELL_SIGNAL
 from stallwatch.model.signals import ENDING, OWN_FAULTS, signal_name
 from stallwatch.model.snapshot import JobKey, ProcessEnd
+from stallwatch.progress.outside import STANDS_NS
 
 # Steps that a host launched before it waited for one of them, and that do not show that it went on.
 _RAN_AHEAD_NS = 2 * SECOND_NS
-_STANDS_NS = 5 * SECOND_NS  # who polls stirs all the time, whatever it waits for
 
 
 class DeathsState(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def went_on(ranks: tuple[RankHistory, ...], at_ns: int) -> tuple[int, ...]:
     if left_ns is None:
         return ()
     alive = [rank for rank in ranks if rank.alive and rank.outside is not None]
-    until_ns = at_ns - _STANDS_NS
+    until_ns = at_ns - STANDS_NS  # who polls stirs all the time, whatever it waits for
     return tuple(sorted(r.sample.rank for r in alive if left_ns + _RAN_AHEAD_NS < _moved_ns(r) <= until_ns))
 
 

@@ -45,7 +45,7 @@ class QuietDetector:
             if not ranks or not self._stall.enabled or any(rank.heartbeat is not None for rank in ranks):
                 continue  # who has a hook is watched by what it says
             known = [rank.outside for rank in ranks if rank.outside is not None]
-            since_ns = max((rank.quiet_since_ns for rank in known), default=seen.at_ns)
+            since_ns = max((rank.standing_since_ns() for rank in known), default=seen.at_ns)
             if len(known) < len(ranks) or seen.at_ns - since_ns < self._stall.quiet_seconds * SECOND_NS:
                 continue
             suspicion = next((s for s in state.suspicions if s.job == job), None) or Suspicion(job, seen.at_ns)

@@ -24,6 +24,7 @@ _IDLE_TICKS = 3  # of a hundredth of a second, in a second
 _MUCH_TICKS = 20  # one tick with less than this may be a look of ours, or a log line: two in a row are work
 _IDLE_BYTES = 64 << 10
 _WORKED_TICKS = 10  # as many make a job, or a thread, that was seen to work
+STANDS_NS = 5_000_000_000  # not woken for so long, it stands
 # Times what its children used, and its threads read and wrote, while it trained; a loader's workers have more to do now
 # and then.
 _MORE_THAN_USUAL = 2.0
@@ -59,6 +60,12 @@ class Outside(msgspec.Struct, frozen=True):
     # Its main thread was last seen to go to sleep of its own will again and again, or its training to go on. Short
     # steps take next to no processor time, and a thread that waits in a collective is not woken before that ends.
     stirred_ns: int = 0
+
+    def standing_since_ns(self) -> int:
+        """Since when a quiet process does nothing: since its main thread was last woken again and again, where it is so
+        no more. One that polls is woken all the time, and is quiet all the same."""
+        stands = self.stirred_ns <= self.at_ns - STANDS_NS
+        return max(self.quiet_since_ns, self.stirred_ns) if stands else self.quiet_since_ns
 
     @property
     def has_worked(self) -> bool:

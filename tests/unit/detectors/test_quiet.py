@@ -43,6 +43,28 @@ def test_job_that_worked_and_no_longer_does_is_looked_at_after_half_a_minute() -
     assert "stallwatch.attach()" in findings[0][1].reason
 
 
+def test_who_trained_with_next_to_no_processor_time_is_quiet_since_it_was_last_woken_again_and_again() -> None:
+    """A step took 4 ms of 90 on a crowded machine: of a pause of 100 s it was told after 100 s as of one of 120 s."""
+
+    def trains_lightly(second: float, rank: int) -> dict[str, Any]:
+        ticks = int(100 * min(second, 20) + 2 * min(max(second - 20, 0), 40))
+        return {"cpu_ticks": ticks, "main_thread_cpu_ticks": ticks, "main_thread_wakes": int(12 * min(second, 60))}
+
+    findings = found(run(hookless(trains_lightly, 120)), "quiet")
+    assert [second for second, finding in findings if finding.stage == "confirmed"][-1] == 120
+    last = findings[-1][1]
+    assert (last.since_ns - START_NS) / 1e9 == 60
+    assert not [second for second, _ in findings if 65 < second < 90]
+
+
+def test_who_polls_is_quiet_since_it_no_longer_works() -> None:
+    def polls(second: float, rank: int) -> dict[str, Any]:
+        ticks = int(100 * min(second, 20))
+        return {"cpu_ticks": ticks, "main_thread_cpu_ticks": ticks, "main_thread_wakes": int(10 * second)}
+
+    assert (found(run(hookless(polls)), "quiet")[-1][1].since_ns - START_NS) / 1e9 == 20
+
+
 def test_one_rank_that_works_is_a_job_that_works() -> None:
     assert not found(run(hookless(lambda second, rank: {"cpu_ticks": int(100 * second) * (rank == 2)})), "quiet")
 
