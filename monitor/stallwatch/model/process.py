@@ -10,6 +10,7 @@ import msgspec
 
 # Letters of a state, by proc(5).
 STOPPED = frozenset("Tt")  # by a signal, or by a tracer
+TRACED = "t"
 ENDED = frozenset("ZX")  # it is a zombie, or gone altogether
 TERMINAL = "terminal "  # what a thread waits on begins so, where it is one
 SHELL_SIGNAL = 128  # a shell in between, and Python's own exit, say 128 + the signal

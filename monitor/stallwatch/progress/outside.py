@@ -14,7 +14,7 @@ Training on a GPU reads and writes its memory.
 import msgspec
 
 from stallwatch.model.gpu import Gpu
-from stallwatch.model.process import ENDED, STOPPED
+from stallwatch.model.process import ENDED, STOPPED, TRACED
 from stallwatch.model.snapshot import ProcessSample
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
 from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
@@ -85,8 +85,9 @@ def seen_from_outside(
     if before is None:
         threads = leveled((), process.busiest_threads, 1.0, has_gpu=has_gpu)
         return Outside(at_ns, now, at_ns, has_gpu=has_gpu, threads=threads)
-    if process.state in STOPPED and process.tracer_pid:
-        # Our own look holds it for its stack, or somebody debugs it: neither work nor time in which it could have any.
+    if process.state == TRACED or (process.state in STOPPED and process.tracer_pid):
+        # Our own look holds it for its stack, which no tracer is told of, or somebody debugs it: neither work nor time
+        # in which it could have any.
         since_ns = min(before.quiet_since_ns + at_ns - before.at_ns, at_ns)
         threads = passed_over(before.threads, process.busiest_threads)
         return msgspec.structs.replace(

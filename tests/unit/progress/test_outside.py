@@ -242,7 +242,8 @@ def test_what_children_and_threads_do_as_ever_beside_a_light_main_thread_is_no_w
     assert quiet_seconds(*trained, *more) == 0, "a loader's worker has more to do than usual"
 
 
-def test_a_rank_that_a_look_holds_keeps_what_is_known_of_its_threads() -> None:
+@pytest.mark.parametrize("tracer_pid", [9, 0], ids=["a debugger", "a look of ours, which sensors do not call a tracer"])
+def test_a_rank_that_a_look_holds_keeps_what_is_known_of_its_threads(tracer_pid: int) -> None:
     trained = light(20, 3)
-    held = {**trained[-1], "state": "t", "tracer_pid": 9}
+    held = {**trained[-1], "state": "t", "tracer_pid": tracer_pid}
     assert quiet_seconds(*trained, held, held, trained[-1]) == 4
