@@ -309,7 +309,7 @@ def _native(call: tuple[CodeFrame, ...], around: Circumstances) -> BlockingLocat
         shared = _SHARED_BY_HINT.get(hinted) if where == "lock" else None
         return BlockingLocation(where, detail, in_collective=hinted == "collective", shared_lock=shared)
     if around.on_cpu:
-        return _busy(around)
+        return _busy(around._replace(gpu=around.gpu and hinted not in _OF_HOST))
     if around.wait == "futex":
         if call and code_origin(call[0].filename).module.startswith("torch."):
             return BlockingLocation("collective", "waits inside torch", in_collective=None)
@@ -339,6 +339,12 @@ def locate_without_stack(around: Circumstances) -> BlockingLocation:
     if where == "filesystem" and ("checkpoint" in phase or "ckpt" in phase):
         return standing._replace(where="checkpoint", detail=_purpose_detail("checkpoint", detail))
     return standing
+
+
+# Who runs there works on the host: nothing of a GPU is waited for in such a call.
+_OF_HOST: frozenset[Hint | None] = frozenset(
+    {"sleep", "signal", "child", "database", "socket", "input", "print", "filesystem"}
+)
 
 
 def _agrees(hinted: Hint, around: Circumstances) -> bool:

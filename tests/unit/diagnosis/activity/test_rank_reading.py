@@ -12,8 +12,7 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from tests.builders.job import Call, Rank, evidence, loop, world
-from tests.builders.job import recorder as recorded
+from tests.builders.job import Rank, evidence, loop, world
 from tests.builders.rank_evidence import (
     C10D,
     JOB,
@@ -186,26 +185,6 @@ def test_the_jobs_code_called_back_from_torch_is_not_in_the_collective() -> None
     assert (activity.place.where, activity.call.in_collective) == ("lock", False)
 
 
-GPU_THREADS = (ThreadState(PID, "python", "R"), ThreadState(PID + 1, "cuda-EvtHandlr", "S"))
-
-
-def test_a_thread_that_spins_without_the_gil_waits_for_its_gpu() -> None:
-    spinning = rank(stack(*STEP), "R", active=True, processes=(process("R", threads=GPU_THREADS),))
-    assert read_activity(spinning).place.gpu_sync
-    computing = rank(stack(*STEP), "R", active=True, owns_gil=True, processes=(process("R", threads=GPU_THREADS),))
-    assert read_activity(computing).place.where == "busy_loop"
-    without_gpu = rank(stack(*STEP), "R", active=True)
-    assert read_activity(without_gpu).place.where == "busy_loop"
-
-
-def test_the_empty_recorder_of_a_build_for_gpus_makes_no_gpu_rank() -> None:
-    empty = recorded(0, ())
-    computing = rank(stack(*STEP), "R", active=True, recorders=(empty,))
-    assert read_activity(computing).place.where == "busy_loop"
-    used = rank(stack(*STEP), "R", active=True, recorders=(recorded(2, (Call(world(3)),)),))
-    assert read_activity(used).place.gpu_sync
-
-
 AT_EXIT = stack(
     "Thread.join@PY/threading.py:1119", "Queue._finalize_join@PY/multiprocessing/queues.py:199",
     "_run_finalizers@PY/multiprocessing/util.py:300", "_exit_function@PY/multiprocessing/util.py:360",
@@ -228,11 +207,6 @@ def test_a_job_of_which_all_stand_at_their_end_is_told_so() -> None:
     assert "each of ranks 0-3 is ending and waits until somebody reads what it has put" in verdict.summary
     assert "dump" not in verdict.summary
     assert any("before join()" in step for step in verdict.next_steps)
-
-
-def test_synchronize_is_a_gpu_wait() -> None:
-    activity = read_activity(rank(stack("synchronize@TORCH/cuda/__init__.py:1", *STEP), "R", active=True))
-    assert (activity.place.where, activity.place.gpu_sync, activity.call.in_collective) == ("gpu_sync", True, False)
 
 
 _FUTURE = (
