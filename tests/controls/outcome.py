@@ -80,7 +80,7 @@ class Control(msgspec.Struct):
     @property
     def proves_nothing(self) -> str:
         """Why nobody could have been told of it, in words: that nobody was is then no evidence. "" where it is some."""
-        if self.is_twin or self.told or (self.hooked and self.stepped):
+        if self.is_twin or self.told or (self.stepped and (self.hooked or not self.ended_well)):
             return ""
         if not self.stepped:
             return "never seen to step" if self.hooked else "never seen"

@@ -26,6 +26,7 @@ from tests.controls.common import (
     WORLD,
     beat,
     before_rendezvous,
+    comes_late,
     compute,
     main,
     situation,
@@ -84,6 +85,7 @@ def starts_small_and_grows() -> None:
 def _half_begins() -> None:
     if RANK >= WORLD // 2:
         compute(QUIET_SECONDS)
+        comes_late()
         return
     _meet_anew(WORLD // 2)
     train(WARM_UP)

@@ -51,6 +51,9 @@ def test_a_job_that_ended_badly_is_not_called_told() -> None:
     assert not bad.right
     assert "TOLD" not in line(bad)
     assert "exit 1" in line(bad)
+    hung = control(exit_code=None, worked_at=None)
+    assert hung.proves_nothing == ""
+    assert "ENDED BADLY: exit None" in line(hung)
 
 
 def test_a_total_counts_what_proves_nothing_apart_and_by_name() -> None:
