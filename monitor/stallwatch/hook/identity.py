@@ -11,7 +11,7 @@ Training job, first that is present:
 6. the script's or module's name, for a process that no launcher started; local-<pid> where it has none
 
 A process without any rank variable is rank 0 of a world of 1, as every launcher and trainer takes it, until
-torch.distributed is initialised and says better.
+torch.distributed is initialised and says better. Lightning's own launcher names no rank: see `_started_by_lightning`.
 """
 
 import os
@@ -27,7 +27,7 @@ NAMES = frozenset(
         *(*RANK_NAMES, *SIZE_NAMES, *LOCAL_RANK_NAMES, *(one.needs for one in LAUNCHER_VARIABLES if one.needs)),
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "STALLWATCH_JOB"),
         *("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"),
-        *("KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME", "PET_RDZV_ID"),
+        *("KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME", "PET_RDZV_ID", "NODE_RANK"),
     )
 )
 # <job>[-<role>]-<index>[-<5 random characters of an indexed Job's pod>]
@@ -88,6 +88,8 @@ def world_of(
     the place of the process. Of another process than this one nothing but its environment is known: `process` is None,
     and its `arguments` are asked for where a job takes its name from them."""
     rank, size, local = _rank(environment)
+    if rank is None and process is not None:
+        rank, size, local = _started_by_lightning(environment)
     restarts = _number(environment, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address and store:
@@ -115,6 +117,18 @@ def _rank(environment: "Mapping[str, str]") -> "tuple[Optional[int], Optional[in
             size = _number(environment, *names.sizes, "WORLD_SIZE")
             return rank, size, _number(environment, *names.local_ranks, "LOCAL_RANK")
     return None, None, None
+
+
+def _started_by_lightning(
+    environment: "Mapping[str, str]",
+) -> "tuple[Optional[int], Optional[int], Optional[int]]":
+    """A script that Lightning trains is rank 0, and starts the others of its node by itself (`devices=4`), numbered by
+    node and place: on the first node the place is the rank; how many places the nodes before have it does not tell.
+    Without it each of them was a job of its own until all had met, and a start that never ends nobody's."""
+    local, size = _number(environment, "LOCAL_RANK"), _number(environment, "WORLD_SIZE")
+    if _number(environment, "NODE_RANK") != 0 or not local or size is None or local >= size:
+        return None, None, None
+    return local, size, local
 
 
 def _number(environment: "Mapping[str, str]", *names: str) -> "Optional[int]":

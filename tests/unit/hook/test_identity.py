@@ -73,6 +73,32 @@ def test_a_script_that_no_launcher_started_gives_its_job_the_name_and_its_proces
     assert first.epoch != second.epoch
 
 
+LIGHTNING = {
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "40000", "NODE_RANK": "0", "LOCAL_RANK": "2", "WORLD_SIZE": "4",
+}  # fmt: skip
+
+
+def test_whom_lightning_s_own_launcher_started_is_a_rank_from_its_first_moment() -> None:
+    """Each was rank 0 of 1 in a job of its own until all had met, and a start that stood was nobody's."""
+    assert world(LIGHTNING)[:3] == (2, 2, 4)
+    assert world(LIGHTNING).epoch == world({**LIGHTNING, "LOCAL_RANK": "3"}).epoch
+    assert world(LIGHTNING).epoch == world({**LIGHTNING, "RANK": "0"}).epoch, "as torch.distributed tells of rank 0"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"NODE_RANK": "1"},  # how many the first node has is not told
+        {"NODE_RANK": ""},  # of another launcher's making
+        {"LOCAL_RANK": "0"},  # the script itself, and what it starts besides
+        {"WORLD_SIZE": ""},
+        {"WORLD_SIZE": "2"},  # of nodes
+    ],
+)
+def test_where_the_place_on_its_node_is_no_rank_it_is_taken_for_none(change: dict[str, str]) -> None:
+    assert not world({**LIGHTNING, **change}).is_ranked
+
+
 def test_a_rank_without_a_size_has_an_unknown_size() -> None:
     assert world({"RANK": "2"})[:3] == (2, -1, -1)
 
