@@ -80,18 +80,27 @@ class BeforeByRank(msgspec.Struct, frozen=True):
 class LookBefore:
     """The same, asked for when it is needed: whoever writes down has to start first, and a look waits for nobody."""
 
-    def __init__(self, receive: Callable[[], BeforeByRank] = BeforeByRank) -> None:
-        """`receive` waits for it, and is called once."""
+    def __init__(self, receive: Callable[[], BeforeByRank | None] = BeforeByRank) -> None:
+        """`receive` waits for it, and is called once; None: it did not come."""
         self._receive = receive
         self._lock = threading.Lock()
+        self._asked = False
         self._told: BeforeByRank | None = None
 
     def of(self, rank: int) -> Before | None:
-        """What the look before this one knew of a rank; None: nothing."""
+        """What the look before this one knew of a rank; None: nothing, or its word did not come."""
+        told = self._word()
+        return told.before.get(rank) if told else None
+
+    def came(self) -> bool:
+        """Whether its word came, be it that it knew nothing: what it knew is not nothing where it did not."""
+        return self._word() is not None
+
+    def _word(self) -> BeforeByRank | None:
         with self._lock:
-            if self._told is None:
-                self._told = self._receive()
-        return self._told.before.get(rank)
+            if not self._asked:
+                self._asked, self._told = True, self._receive()
+            return self._told
 
 
 _TOLD = msgspec.msgpack.Decoder(BeforeByRank)
@@ -121,8 +130,8 @@ class Sending:
                 last = start + _PIECE_BYTES >= len(data)
                 write(self._answers, pack(msgpack_of(FilePiece(place, name, piece, last))))
 
-    def told(self) -> BeforeByRank:
-        """Wait for the word of the other end; nothing when it does not come, or is none."""
+    def told(self) -> BeforeByRank | None:
+        """Wait for the word of the other end; None when it does not come, or is none."""
         unpacker = Unpacker(1 << 20)
         deadline = time.monotonic() + _TOLD_SECONDS
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
@@ -132,7 +141,7 @@ class Sending:
                     break
                 for message in unpacker.feed(data):
                     return _TOLD.decode(message)
-        return BeforeByRank()
+        return None
 
 
 def messages(channel: Any) -> Iterator[Message]:

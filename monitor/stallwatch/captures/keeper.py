@@ -182,11 +182,15 @@ class Keeper:
 
 
 def _last_process(folder: Path, look: int) -> ProcessLook | None:
-    """What the look before this one saw of the process; None at the first."""
+    """What the last look before this one that knew its bytes saw of the process, else the last; None at the first."""
+    last = None
     for number in range(look - 1, 0, -1):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            return _PROCESS_LOOK.decode((folder / name_of_look("process.json", number)).read_bytes())
-    return None
+            seen = _PROCESS_LOOK.decode((folder / name_of_look("process.json", number)).read_bytes())
+            if seen.write_bytes is not None:
+                return seen
+            last = last or seen
+    return last
 
 
 def _read_attempts(path: Path) -> list[Attempt]:

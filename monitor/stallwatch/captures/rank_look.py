@@ -115,7 +115,9 @@ class RankCapture:
         if self.gone or self._process is None:
             return
         own = self._own_bytes(self._process.at_ns)
-        if own != process.NOTHING_YET:
+        if not self._told.came() and isinstance(self.sample.heartbeat, Known):
+            self._keep_process(process.of_unknown_bytes)
+        elif own != process.NOTHING_YET:
             self._keep_process(lambda look: process.without(look, own))
         with contextlib.suppress(ProcessLookupError):
             around = look_around(self.sample.pid)

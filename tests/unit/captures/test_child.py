@@ -142,6 +142,25 @@ def test_what_was_ours_before_is_asked_for_once_and_after_the_process_was_looked
     assert (found.own_read_bytes, found.own_write_bytes) == (3, 4)
 
 
+@pytest.mark.parametrize(("hooked", "told", "known"), [(True, None, False), (True, {}, True), (False, None, True)])
+def test_bytes_of_which_nobody_tells_how_many_were_ours_are_not_known(
+    tmp_path: Path, hooked: bool, told: dict[int, Before] | None, known: bool
+) -> None:
+    """The daemon's word came late at a load of 38: a rank that stood had "written 4 MiB", which were its hook's."""
+    rank = msgspec.structs.replace(sample(0), pid=os.getpid(), start_ticks=started(), process=Known(process(0), 0))
+    if not hooked:
+        rank = msgspec.structs.replace(rank, heartbeat=Unavailable("no hook", 0))
+    word = LookBefore(lambda: None if told is None else BeforeByRank(told))
+    with kept(tmp_path, 0) as sending, open(os.devnull, "wb") as nothing:
+        look = RankCapture(rank, LookContext(_order(), sending, Held(nothing.fileno()), word))
+        look.look_at_process()
+        look.look_around()
+        look.count_answers()
+    found = msgspec.json.decode((tmp_path / "ranks/0/process.json").read_bytes(), type=ProcessLook)
+    assert (found.write_bytes is not None) is known
+    assert (found.read_bytes is not None) is known
+
+
 def started() -> int:
     with ProcessDirectory(os.getpid()) as directory:
         return directory.stat().start_ticks

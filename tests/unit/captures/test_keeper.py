@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch.captures.channel import NODE, AttemptNote, FilePiece, LookProgress, Removal
 from stallwatch.captures.folder import Folder
@@ -82,6 +83,14 @@ def test_a_later_look_is_told_what_the_one_before_knew_of_what_was_ours(tmp_path
     (before,) = Keeper(tmp_path, "node0", (3, 4), 3).told().before.items()
     assert before[0] == 3
     assert (before[1].pid, before[1].own, before[1].at_ns) == (7, OwnBytes(3, 4), 5)
+
+
+def test_what_was_ours_is_counted_from_the_last_look_that_knew_it(tmp_path: Path) -> None:
+    with kept(tmp_path, 3) as sending:
+        Folder(sending, 3, 1).write_json("process.json", replace(LOOK, write_bytes=70))
+        Folder(sending, 3, 2).write_json("process.json", replace(LOOK, own_write_bytes=0, at_ns=9))
+    (before,) = Keeper(tmp_path, "node0", (3,), 3).told().before.values()
+    assert (before.own, before.at_ns) == (OwnBytes(3, 4), 5)
 
 
 def test_who_compares_a_sample_imports_nothing_of_what_judges_an_incident(tmp_path: Path) -> None:
