@@ -25,6 +25,7 @@ _NODES: Final = re.compile(r"\s*(?:group_world_size=|min_nodes +: )(?P<nodes>\d+
 _LOCAL_RANKS: Final = re.compile(r"\s*local_ranks=\[(?P<ranks>[\d, ]+)\]")
 _GLOBAL_RANKS: Final = re.compile(r"\s*global_ranks=\[(?P<ranks>[\d, ]+)\]")
 _MOST_LOCAL: Final = 1_024
+_GROUP_RANK: Final = re.compile(r"^\[[EW] ?ProcessGroup\w+\.cpp:\d+\] \[Rank (\d{1,6})\]")  # torch to 2.1 marks no line
 
 
 class LineOwners:
@@ -63,6 +64,8 @@ class LineOwners:
             self._of_agents.add(line.writer)
         if line.task is not None:
             self._of_task[line.task].update(() if line.rank is None else (line.rank,))
+            if "[Rank " in line.text and (own := _GROUP_RANK.search(line.text)) and int(own[1]) > line.task:
+                self._of_task[line.task].add(int(own[1]))  # no rank of a group is above that of the job
         if line.rank is not None and line.writer:
             self._of_writer[line.writer].add(line.rank)
         if line.rank is not None and line.pid is not None:

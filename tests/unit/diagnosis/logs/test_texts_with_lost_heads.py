@@ -125,6 +125,14 @@ def test_a_task_of_slurm_is_no_rank_where_an_agents_table_stands() -> None:
     assert told(f"{left}srun: error: n1: task 0: Exited with exit code 1\n") == ("rank_exited", ())
 
 
+@pytest.mark.parametrize("label", ["0: ", "[1,0]<stderr>:"])
+def test_a_task_in_which_a_higher_rank_of_a_group_writes_is_no_rank(label: str) -> None:
+    """torch up to 2.1 marks no tracebacks; the number in a group is never above that in the job."""
+    ended = "[E ProcessGroupNCCL.cpp:916] [Rank {}] NCCL watchdog thread terminated with exception: CUDA error: bad\n"
+    assert told(marked(RAISED + ended.format(1), label))[1] in ((), (1,))
+    assert told(marked(RAISED + ended.format(0), label)) == ("rank_raised", (0,))
+
+
 def test_an_engine_tells_that_one_of_its_schedulers_died_and_not_which_was_the_first() -> None:
     dead = "[12-16 14:27:08] Rank 0 scheduler is dead. Please check if there are relevant logs.\n"
     assert told(dead + "[12-16 14:27:10] Exit code: -9\n") == ("rank_exited", ())
