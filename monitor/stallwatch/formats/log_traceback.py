@@ -102,6 +102,11 @@ class Traceback:
         elif self._lines > _MAXIMUM_LINES:
             self.done = True
 
+    def reopened(self) -> "Traceback":
+        """It goes on behind another process' lines; what ends it must look like an exception then."""
+        self.done, self._headless = False, True
+        return self
+
     @property
     def frame(self) -> CodeFrame | None:
         """The innermost frame of the job's own code, else the innermost of all: a launcher's script is no code of the

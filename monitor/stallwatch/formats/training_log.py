@@ -48,6 +48,7 @@ _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
 _INT64: Final = 2**63
 _MOST_SHAPES: Final = 32
+_MOST_BETWEEN: Final = 2  # lines of others between two frames of a traceback
 _LONGEST_MATCH: Final = 256
 _FIELDS: Final = frozenset(LogEvent.__struct_fields__)
 _NUMBERS: Final = frozenset(
@@ -138,6 +139,7 @@ class _Reading:
         self.owners = LineOwners()
         self._writers: dict[int, str] = {}  # of an event, by its place
         self._tracebacks: dict[tuple[int | None, str], Traceback] = {}  # ranks write into one log at the same time
+        self._broken: dict[tuple[int | None, str], tuple[int, Traceback]] = {}  # by another process' line, and where
         self._ignored: set[tuple[int | None, str]] = set()  # whose next traceback is one that Python ignored
         self._chained: set[tuple[int | None, str]] = set()  # whose next traceback belongs to the one before
         self._shapes: list[re.Pattern[str]] = []
@@ -251,13 +253,18 @@ class _Reading:
             return True
         if open_one is None and BODY.match(line.text):
             # The log was cut, or its head was lost among others' lines: what ends it must look like an exception.
-            open_one = self._tracebacks[writer] = Traceback(headless=True)
+            broke_at, broken = self._broken.pop(writer, (0, None))
+            goes_on = broken is not None and number - broke_at <= _MOST_BETWEEN
+            open_one = broken.reopened() if broken is not None and goes_on else Traceback(headless=True)
+            self._tracebacks[writer] = open_one
         if open_one is None:
             return False
         open_one.feed(text)
         if not open_one.done:
             return True
         del self._tracebacks[writer]
+        if not open_one.exception:
+            self._broken[writer] = number, open_one
         self._by_launcher = open_one.of_launcher
         if open_one.exception:
             secondary = open_one.ignored or any(event.secondary for event in _events(line, number))

@@ -137,3 +137,14 @@ def test_an_engine_tells_that_one_of_its_schedulers_died_and_not_which_was_the_f
     dead = "[12-16 14:27:08] Rank 0 scheduler is dead. Please check if there are relevant logs.\n"
     assert told(dead + "[12-16 14:27:10] Exit code: -9\n") == ("rank_exited", ())
     assert told(RAISED + dead) == ("rank_raised", ())
+
+
+@pytest.mark.parametrize("between", ["INFO:train:cache is warm\n", "12% of shards\nINFO:train:cache is warm\n"])
+def test_a_traceback_goes_on_behind_the_lines_of_others_that_stand_within_it(between: str) -> None:
+    lines = _FAILED.format("yaml/loader.py").splitlines(keepends=True)
+    for at in (3, 5):
+        assert told("".join(lines[:at]) + between + "".join(lines[at:])) == ("undecided", ()), at
+    own = RAISED.splitlines(keepends=True)
+    found = verdict("".join(own[:3]) + between + '  File "/env/lib/python3.11/queue.py", line 9, in get\n' + own[-1])
+    assert found.cause == "rank_raised"
+    assert "queue.py" not in found.summary
