@@ -171,6 +171,8 @@ def _moved(
     in_main = now.thread is not None and not is_python_thread(now.thread)
     communicates = bool(now.standing.in_collective)
     issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=communicates)
+    if max((recorder.look for recorder in rank.recorders), default=0) < now.look.number:
+        issued = None  # what it issued before shows nothing of the time since
     computed = [observed(moment, rank.sources) for moment in earlier if moment.standing.where == "busy_loop"]
     return compare(observed(before, rank.sources), observed(now, rank.sources), issued, computed)
 

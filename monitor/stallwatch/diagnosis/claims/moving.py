@@ -86,8 +86,10 @@ def _how_sure(case: Case) -> Confidence:
 
 
 def _calls_end(case: Case, rank: int) -> bool:
-    summary = case.summaries.get(rank)
-    return case.recorded(rank) and summary is not None and bool(summary.advanced)
+    """Until the last look at it: a dump that is missing there says nothing of whether they still do."""
+    summary, evidence = case.summaries.get(rank), case.evidence[rank]
+    last = max([seen.look for seen in evidence.processes] + [seen.look for seen in evidence.stacks], default=0)
+    return case.recorded(rank) and summary is not None and bool(summary.advanced) and summary.look >= last
 
 
 def _steps(case: Case, rank: int) -> bool:

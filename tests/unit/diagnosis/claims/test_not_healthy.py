@@ -187,3 +187,17 @@ def test_ranks_that_all_stand_in_storage_wait_for_nobody_and_are_not_well() -> N
     assert _first(*ranks).cause == "undecided"
     moved = _at_work(ranks[3])
     assert _first(*ranks[:3], moved).cause == "undecided", "one of them goes on; what of the others?"
+
+
+@pytest.mark.parametrize(("dumped", "healthy"), [(2, False), (3, True)])
+def test_calls_that_ended_before_a_look_without_a_dump_prove_no_motion_at_it(dumped: int, healthy: bool) -> None:
+    """A rank had gathered, and stood in the next gather at two looks; of the last its dump had not come yet."""
+    steps = loop(W4, 10)
+    ranks = []
+    for rank in range(4):
+        found = Rank(rank, steps, backend="gloo", looks=3, frames=SLEEPS).evidence()
+        dumps = [
+            recorder(rank, steps[:count], count, backend="gloo", look=look) for look, count in ((1, 5), (dumped, 10))
+        ]
+        ranks.append(msgspec.structs.replace(found, recorders=tuple(dumps)))
+    assert (_first(*ranks, looks=3).cause == "healthy") is healthy
