@@ -1,8 +1,10 @@
 """Situations that are no hang, in which ranks have unequal work by their program: loops of few lines on one rank alone,
 experts, logs, generators, trials, pipelines. Started as `training_by_design.py NAME`. See common.py."""
 
+import asyncio
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -180,6 +182,56 @@ def configurations_follow_each_other() -> None:
         dist.barrier()
         if number < 2:
             dist.destroy_process_group()
+
+
+@situation
+def rollouts_come_back_one_after_the_other() -> None:
+    """Every rank awaits its samples in an event loop, all at once; rank 1's come long after the others'."""
+    train(WARM_UP)
+    asyncio.run(_rollout(QUIET_SECONDS if RANK == 1 else min(QUIET_SECONDS, 18.0)))
+    asyncio.run(_rollout(min(QUIET_SECONDS, 18.0) if RANK == 1 else 0.1))
+    train(60)
+
+
+async def _rollout(seconds: float) -> None:
+    """A word each second from an engine, which is a process of its own."""
+    ours, theirs = socket.socketpair()
+    engine = os.fork()
+    if engine == 0:
+        for _ in range(int(min(seconds, FOR_EVER))):
+            time.sleep(1.0)
+            if seconds < FOR_EVER:
+                theirs.send(b"word\n")
+        os._exit(0)
+    theirs.close()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    while await reader.readline():
+        pass
+    writer.close()
+    os.waitpid(engine, 0)
+
+
+@situation
+def storage_of_one_is_slow_beside_training() -> None:
+    """torch.distributed.checkpoint.async_save again and again: one rank's storage takes long, and a thread of each
+    other rank waits for it in a group of its own, while all train on."""
+    import torch.distributed.checkpoint as checkpoint  # noqa: TID251
+
+    class Storage(checkpoint.FileSystemWriter):  # type: ignore[misc,unused-ignore]
+        def write_data(self, plan, planner):  # type: ignore[no-untyped-def]
+            if RANK == 1:
+                time.sleep(min(QUIET_SECONDS, FOR_EVER))
+            return super().write_data(plan, planner)
+
+    group = dist.new_group(backend="gloo")
+    train(WARM_UP)
+    for number in range(3):
+        state, writer = {"weight": torch.ones(64)}, Storage(JOB_FOLDER / f"slow-{number}")
+        saving = checkpoint.async_save(state, storage_writer=writer, process_group=group)
+        until = time.monotonic() + min(QUIET_SECONDS, 18.0)
+        while _goes_on(until):
+            step()
+        saving.result()
 
 
 def _stand_if_for_ever(rank: int) -> None:
