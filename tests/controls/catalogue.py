@@ -54,6 +54,7 @@ HANGS = tuple(
         "hangs_elsewhere",
         "hangs_beside_helpers",
         "hangs_as_written",
+        "hangs_of_schedules",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
