@@ -15,6 +15,11 @@ from stallwatch.detectors.waiting import Column, leads_of_looks
 # A difference is news when it is so many standard errors of a mean over as many steps, by what is usual in this job.
 # Few blocks tell little of what is usual: it is more than the 5 or so of a normal distribution.
 _ERRORS = 5.0
+# What single looks make by chance is no while, and is judged by how often a rank is the least: nine nats, by which it
+# is suspected, are about as many. Of steps of 50 ms a look is one moment of one step in five, and five of these made a
+# rank of a job without any whiles wait for its suspicion for twice as long.
+_CHANCE_ERRORS = 4.0
+_SURELY = 2.0  # standard errors of a variance: by so much more than single looks' make blocks of a length show whiles
 _BLOCKS = (4, 8, 16, 32, 64, 128)  # looks; the longest of which there are enough show how long a while may be
 _LEAST_BLOCKS = 3  # of a rank
 # A while lies across two blocks as often as in one, and is half as large in each then: blocks are laid at so many
@@ -41,10 +46,17 @@ def is_usual(columns: Sequence[tuple[int, Column]], ranks: Sequence[int], window
         block: [((len(of) - 1) // block, _means(of, block, _PLACES)) for of in sums if len(of) > _LEAST_BLOCKS * block]
         for block in _BLOCKS
     }
-    variance = max(_variance_of_mean(of, block, window) for block, of in means.items())
-    if difference < _ERRORS * sqrt(variance):
+    variances = {block: _variance_of_blocks(of, block) for block, of in means.items()}
+    if not any(freedom for _, freedom in variances.values()):
+        return False
+    of_looks = _variance_of_look(usual)
+    chance = of_looks / window
+    whiles = max(variance / max(window, block) for block, (variance, _) in variances.items()) - chance
+    if difference < sqrt(_CHANCE_ERRORS**2 * chance + _ERRORS**2 * max(0.0, whiles)):
         return True
-    return min(_nats(of, block, window, _AS_LARGE * difference) for block, of in means.items()) < _NATS
+    shown = [block for block, (variance, freedom) in variances.items() if _shows_whiles(variance, freedom, of_looks)]
+    least = _AS_LARGE * difference
+    return any(_nats(means[block], block, window, least) < _NATS for block in shown)
 
 
 def is_new(earlier: Sequence[Column], looks: int, difference: float) -> bool:
@@ -75,11 +87,23 @@ def _means(sums: Sequence[float], block: int, places: int = 1) -> list[float]:
     return [(sums[end] - sums[end - block]) / block for end in range(len(sums) - 1, block - 1, -apart)]
 
 
-def _variance_of_mean(series: _Blocks, block: int, window: int) -> float:
-    """Of a mean over `window` looks, if blocks of so many are independent of each other; 0.0: too few to say."""
+def _variance_of_look(series: Sequence[Sequence[float]]) -> float:
+    """Of single looks about each rank's mean."""
+    squares = [sum([lead * lead for lead in leads]) - sum(leads) ** 2 / len(leads) for leads in series if leads]
+    return sum(squares) / max(1, sum(map(len, series)) - len(series))
+
+
+def _variance_of_blocks(series: _Blocks, block: int) -> tuple[float, float]:
+    """Of single looks if blocks of so many are independent of each other, and of how many degrees of freedom; none: too
+    few to say."""
     squares, freedom = 0.0, 0.0
     for blocks, means in series:
         middle = sum(means) / len(means)
         squares += sum([(mean - middle) ** 2 for mean in means]) * blocks / len(means)
         freedom += blocks - 1
-    return squares / freedom * block / max(window, block) if freedom else 0.0
+    return (squares / freedom * block, freedom) if freedom else (0.0, 0.0)
+
+
+def _shows_whiles(variance: float, freedom: float, of_looks: float) -> bool:
+    """Whether blocks vary by surely more than as many looks do that are independent of each other."""
+    return freedom > 0 and variance > of_looks * (1.0 + _SURELY * sqrt(2.0 / freedom))

@@ -103,6 +103,30 @@ def test_a_lead_over_as_many_looks_as_a_load_stays_is_usual_and_one_over_many_ti
     assert not is_usual(drawn(anew_after=1), (3,), window=32, difference=0.9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_single_looks_make_by_chance_is_no_while(seed: int) -> None:
+    """Of steps of 50 ms a look is one moment of one of them: four ranks that are alike, each the last one's turn."""
+    assert not is_usual(_by_chance(seed), (3,), window=40, difference=0.35)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whiles_show_through_what_single_looks_make_by_chance(seed: int) -> None:
+    """The same, and each of them has a while of 16 looks in its turn in which the others wait for it."""
+    assert is_usual(_by_chance(seed, turn=16), (3,), window=40, difference=0.35)
+
+
+def _by_chance(seed: int, turn: int = 0) -> Columns:
+    """Looks of one moment at four ranks: in a fifth of them one waits less, which is drawn; or whose turn it is."""
+    draw = random.Random(seed)
+    columns: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(4)}
+    for look in range(480):
+        whose = look // turn % 4 if turn and draw.random() < 0.7 else draw.randrange(4)
+        waits = draw.random() < 0.4
+        for rank, column in columns.items():
+            column.append((1, int(waits and rank != whose)))
+    return [(rank, tuple(column)) for rank, column in columns.items()]
+
+
 def test_where_all_ranks_wait_alike_any_lead_is_news() -> None:
     calm: Columns = [(rank, tuple((1, look % 2) for look in range(_LOOKS))) for rank in range(4)]
     assert not is_usual(calm, (3,), window=32, difference=0.1)
