@@ -67,7 +67,7 @@ def one_accumulates_fewer_micro_batches() -> None:
         beat.step()
 
 
-class _Block(torch.nn.Module):  # type: ignore[misc]
+class _Block(torch.nn.Module):  # type: ignore[misc,unused-ignore]
     """A block of a stage, whose gradient goes through a hook."""
 
     steps = 0
