@@ -164,9 +164,11 @@ def crashed(analysis: Analysis) -> Saying:
     victims = [rank for rank in ends if rank not in left]
     if {classes[rank] for rank in victims} != {_CONSEQUENCE}:
         return None
-    in_vain = any(TIMED_OUT.search(analysis.case.activity(rank).exceptions.text or "") for rank in victims)
+    texts = [analysis.case.activity(rank).exceptions.text or "" for rank in victims]
+    # A hook tells no more than the type: torch's of a key that nobody set in time.
+    in_vain = any(TIMED_OUT.search(text) or "DistStoreError" in text for text in texts)
     lost = "waited for a peer in vain, or lost it," if in_vain else "lost the connection to a peer"
-    if not left and all(is_passed_on(analysis.case.activity(rank).exceptions.text or "") for rank in victims):
+    if not left and all(map(is_passed_on, texts)):
         told = f"{named(victims)} ended of what some of them raised, and passed on to all; their logs tell whose it is"
         return Claim("rank_exited", (), "possible", (Fact(told, "their hooks and logs"),), told=told)
     told = f"{named(victims)} {lost} and ended of that; "

@@ -199,6 +199,14 @@ def test_a_job_whose_ranks_all_lost_a_peer_has_crashed_though_nobody_is_known_to
     assert "second look" not in " ".join((verdict.summary, *verdict.missing))
 
 
+def test_who_ended_of_a_key_that_nobody_set_is_not_said_to_have_lost_a_connection() -> None:
+    """All ranks, at a rendezvous of RPC with no time-out to wait in."""
+    log = (*CLOSED[:2], "torch.distributed.DistStoreError")
+    ranks = [ended(rank, 5 + rank / 20, exit_code=1, log=log) for rank in range(4)]
+    summary = judge(evidence(*ranks)).verdicts[0].summary
+    assert "anks 0-3 waited for a peer in vain, or lost it, and ended of that" in summary
+
+
 @pytest.mark.parametrize(
     "ends",
     [
