@@ -56,7 +56,7 @@ def test_a_stopped_rank_is_told_and_resolved_when_it_goes_on(daemon: DaemonChild
     until(daemon, lambda: any(one.verdicts for one in incidents(daemon)), "a verdict")
     (incident,) = incidents(daemon)
     assert (incident.verdicts[0].cause, incident.verdicts[0].culprits) == ("process_stopped", (1,))
-    assert incident.severity == "critical"
+    until(daemon, lambda: incidents(daemon)[0].severity == "critical", "the patience of a stop is over")
     os.kill(job.processes[1].pid, signal.SIGCONT)
     until(daemon, lambda: incidents(daemon)[0].state == "resolved", "resolution")
 
