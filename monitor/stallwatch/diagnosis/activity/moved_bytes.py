@@ -11,8 +11,6 @@ from stallwatch.diagnosis.activity.blocking_location import (
     kernel_wait,
 )
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, brings_results, carries_collectives
-from stallwatch.diagnosis.frames.code_origin import code_origin
-from stallwatch.model.evidence import CodeFrame
 
 # Calls that end when a descriptor of its own, or the kernel, has something. Another thread may end any other wait: it
 # sets an event, or what a loop looks at that sleeps.
@@ -43,16 +41,3 @@ def moved_bytes(look: RankLook, own_id: int | None, awaited: Collection[int]) ->
     counts = [thread.moved_bytes for thread in own]
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
-
-
-def written_bytes(look: RankLook) -> int | None:
-    """What the process has written so far, without what our hook writes into its record: 32 kB a second, which in the
-    100 s between two looks are more than any log."""
-    if look.process is None or look.process.write_bytes is None:
-        return None
-    ours = {thread.os_thread_id for thread in look.threads if thread.frames and _is_of_hook(thread.frames[-1])}
-    return look.process.write_bytes - sum(t.moved_bytes or 0 for t in look.process.threads if t.tid in ours)
-
-
-def _is_of_hook(frame: CodeFrame) -> bool:
-    return "/stallwatch/hook/" in frame.filename and code_origin(frame.filename).module == "stallwatch"

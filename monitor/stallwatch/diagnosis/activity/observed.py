@@ -13,7 +13,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     kernel_wait,
     locate,
 )
-from stallwatch.diagnosis.activity.moved_bytes import moved_bytes, waits_by_itself, written_bytes
+from stallwatch.diagnosis.activity.moved_bytes import moved_bytes, waits_by_itself
 from stallwatch.diagnosis.activity.rank_activity import HelperChild, HelperThread, RankActivity
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, is_service, main_thread, thread_look
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
@@ -231,7 +231,7 @@ def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Obse
         waits_for_children=moment.standing.waits_for_children,
         cpu_ticks=moment.kernel.cpu_ticks,
         read_bytes=process.read_bytes if process else None,
-        write_bytes=written_bytes(moment.look),
+        write_bytes=process.write_bytes if process else None,
         moved_bytes=moved_bytes(moment.look, own.os_thread_id if own else None, [one.pid for one in awaited]),
         waits_by_itself=waits_by_itself(moment.kernel, moment.standing),
         receives=_receives(moment.thread) or kernel_wait(moment.kernel.wchan, moment.kernel.state) == "file",

@@ -9,8 +9,7 @@ from stallwatch.model.evidence import ProcessLook, SourceLine, ThreadState
 from tests.builders.rank_evidence import JOB, LOADER, PID, STEP, process, rank, stack, stacks, thread
 
 MANY = 40 << 20
-RECORDS_LINES = ("write@JOB:71", "record@JOB:70", "Thread.run@PY/threading.py:982")
-RECORDS = stack(*RECORDS_LINES)
+RECORDS = stack("write@JOB:71", "record@JOB:70", "Thread.run@PY/threading.py:982")
 RECEIVES = ("SocketIO.readinto@PY/socket.py:717", "load@JOB:7", *STEP)
 AT_A_LOCK = ("load@JOB:7", *STEP)
 LOCK_LINE = SourceLine(JOB, 7, "    lock.acquire()")
@@ -89,15 +88,3 @@ def test_results_that_another_thread_brings_are_waited_for() -> None:
 
 def test_a_result_s_own_thread_is_waited_for() -> None:
     assert moves(RESULT, "futex_do_wait", {PID: 0, 701: MANY}) is True
-
-
-HOOK = "/venv/lib/python3.11/site-packages/stallwatch/hook"
-PULSE = (f"Pulse._beat_until_told@{HOOK}/pulse.py:131", f"Thread._run@{HOOK}/native.py:103")
-
-
-@pytest.mark.parametrize(("beside", "moving"), [(PULSE, False), (RECORDS_LINES, True)])
-def test_what_our_hook_writes_into_its_record_is_no_progress_of_who_waits_for_another_thread(
-    beside: tuple[str, ...], moving: bool
-) -> None:
-    """A checkpoint that waits for an event for ever: its pulse had written 3 MB in the 100 s between two looks."""
-    assert moves(EVENT, "futex_do_wait", {PID: 0, 701: MANY}, beside=beside) is moving
