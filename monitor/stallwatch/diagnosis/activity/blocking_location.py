@@ -341,10 +341,8 @@ def locate_without_stack(around: Circumstances) -> BlockingLocation:
     return standing
 
 
-# Who runs there works on the host: nothing of a GPU is waited for in such a call.
-_OF_HOST: frozenset[Hint | None] = frozenset(
-    {"sleep", "signal", "child", "database", "socket", "input", "print", "filesystem"}
-)
+# Who is awake there is so between two waits of the host's. Not who prints or writes, which may be what a GPU computes.
+_OF_HOST: frozenset[Hint | None] = frozenset({"sleep", "signal", "child"})
 
 
 def _agrees(hinted: Hint, around: Circumstances) -> bool:
