@@ -17,7 +17,8 @@ _MOST_PARTS_TEXT: Final = 4 * MAXIMUM_LINE
 # shorter than a terminal, or longer, is no such text.
 _WIDTHS: Final = range(60, 400)
 _PAGE_INDENT: Final = 4
-_QUOTE: Final = ">"
+_DEEPEST_QUOTE: Final = 32  # of mails that answer one another; a line may be of nothing but ">"
+_QUOTES: Final = re.compile(rf"(?:> ?){{0,{_DEEPEST_QUOTE}}}")
 _WIDEST_INDENT: Final = 64  # of a page; a line may be of nothing but spaces
 _FEWEST_CUT: Final = 3
 _FEWEST_ENDS: Final = 2
@@ -53,8 +54,10 @@ def as_utf8(data: bytes) -> bytes:
 def outdented(lines: list[str]) -> list[str]:
     """Given the lines of a log, return them without what all of them have before them: the mark of a text that a mail
     or a page quotes, and the indentation of a page (Markdown's code), from which the text was taken."""
-    while all(line[:1] == _QUOTE for line in lines if line.strip()) and any(line.strip() for line in lines):
-        lines = [line.removeprefix(_QUOTE).removeprefix(" ") for line in lines]
+    depth = _quoted_depth(lines)
+    if depth:
+        quotes = re.compile(rf"(?:> ?){{0,{depth}}}")
+        lines = [quotes.sub("", line, count=1) for line in lines]
     begins = [line[:_WIDEST_INDENT] for line in lines if line.strip()]
     indent, other = min(begins, default=""), max(begins, default="")  # what these two have in common, all have
     while not (other.startswith(indent) and indent.strip(" \t") == ""):
@@ -62,6 +65,18 @@ def outdented(lines: list[str]) -> list[str]:
     if len(indent.expandtabs(_PAGE_INDENT)) < _PAGE_INDENT:
         return lines  # a traceback's own lines have two
     return [line.removeprefix(indent) for line in lines]
+
+
+def _quoted_depth(lines: Iterable[str]) -> int:
+    """How many marks of a quotation all lines that say anything begin with."""
+    depth = _DEEPEST_QUOTE
+    for line in lines:
+        marks = _QUOTES.match(line)
+        if marks is not None and line[marks.end() :].strip():
+            depth = min(depth, marks[0].count(">"))
+        if not depth:
+            break
+    return depth
 
 
 def _width(lines: Sequence[str]) -> int | None:
