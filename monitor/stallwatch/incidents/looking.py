@@ -15,7 +15,11 @@ from stallwatch.model.incident import Incident, IncidentEvent, IncidentState
 from stallwatch.model.verdict import Fact, Report, Verdict
 
 _FIRST_REPEAT_SECONDS = 15.0
-_NEW_WAIT_NS = 10 * SECOND_NS  # after the last look
+# Looks at who begins to wait: so long after the last look, and after each such look a second more, up to a time within
+# which two looks still come before the shortest patience with what ranks wait for (a minute) is over.
+_NEW_WAIT_SECONDS = 10.0
+_LAST_NEW_WAIT_SECONDS = 30.0
+_LOOKS_AT_WAITS = 2  # what changed since the last look is seen to stand by another one
 _LAST_REPEAT_SECONDS = 300.0
 # A look at a job that was still starting shows motion that has ended since: ranks make CUDA contexts for seconds.
 _SETTLED_SECONDS = 3.0
@@ -155,16 +159,21 @@ def is_known_to_stand(incident: Incident, now_ns: int) -> bool:
 def with_new_waits(life: IncidentLife, facts: JobFacts | None, now_ns: int) -> IncidentLife:
     """A rank that waits for the first time in an incident, of which no look has named anybody, is looked at soon and
     then again: what it waits for began since. All of a job's ranks rolled out; two came back and waited for the third,
-    which stood, and the next look was due after four minutes."""
+    which stood, and the next look was due after four minutes. Those looks are two a rank at most and come besides the
+    others: of seven ranks that came back a minute apart they had used up all looks at an incident within 216 s, and
+    the eighth, which stood, was looked at no more."""
     verdict = life.incident.verdict
     if life.family != "hang" or facts is None or set(facts.waiting) <= set(life.waiting):
         return life
     waiting = tuple(sorted({*life.waiting, *facts.waiting}))
     if verdict is None or verdict.traits.accuses:
         return replace(life, waiting=waiting)
-    if life.capturing or life.judging or now_ns < life.look_ns + _NEW_WAIT_NS:
+    seconds = min(_NEW_WAIT_SECONDS + life.looks_at_waits, _LAST_NEW_WAIT_SECONDS)
+    if life.capturing or life.judging or now_ns < life.look_ns + int(seconds * SECOND_NS):
         return life
-    return replace(life, waiting=waiting, repeats=0, next_look_ns=now_ns)
+    instead = life.next_look_ns is not None and not life.waits_due  # of one that comes later: the back-off stays
+    repeats = max(life.repeats - 1, 0) if instead else life.repeats
+    return replace(life, waiting=waiting, waits_due=_LOOKS_AT_WAITS, repeats=repeats, next_look_ns=now_ns)
 
 
 def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: list[Action]) -> IncidentLife:
@@ -172,11 +181,14 @@ def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: lis
     if life.family == "health":
         return life
     if life.next_look_ns is not None and life.next_look_ns <= now_ns and not _is_awaited(life, now_ns):
-        if life.looks >= config.incidents.maximum_looks:
+        at_waits = life.waits_due > 0
+        if not at_waits and life.looks - life.looks_at_waits >= config.incidents.maximum_looks:
             return replace(life, next_look_ns=None)
         if life.capturing:
             actions.append(CancelCapture(life.incident.incident_id))
         life = replace(life, looks=life.looks + 1, look_ns=now_ns, capturing=True, ready=False, next_look_ns=None)
+        if at_waits:
+            life = replace(life, waits_due=life.waits_due - 1, looks_at_waits=life.looks_at_waits + 1)
         actions.append(StartCapture(life.incident, life.looks))
     if died(life.incident.findings) and begins_soon(life, now_ns):
         return life  # what was seen before shows nothing of it
@@ -271,6 +283,8 @@ def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> Inciden
 
 
 def _look_later(life: IncidentLife, now_ns: int) -> IncidentLife:
+    if life.waits_due:
+        return replace(life, next_look_ns=now_ns + int(_FIRST_REPEAT_SECONDS * SECOND_NS))
     verdict = life.incident.verdict
     settles = life.family == "hang" and verdict is not None and verdict.cause == "healthy"
     first_seconds = _SETTLED_SECONDS if settles else _FIRST_REPEAT_SECONDS

@@ -139,3 +139,47 @@ def test_who_waited_when_it_was_opened_or_for_whom_somebody_is_named_needs_no_lo
     story.hang("not_entered", ends_by_itself="compile")
     story.stands(78)
     assert begins_to_wait(story, waiting=(0, 2), until=100) is None
+
+
+def come_back(arrivals: tuple[int, ...], until: int) -> tuple[Story, list[float]]:
+    """Ranks that come back one by one at these seconds, and wait: when the looks begin; each shows that others move."""
+    story = Story()
+    story.hang("waiting", culprits=(7,))
+    looks: list[float] = []
+    for second in range(10, until):
+        waiting = tuple(rank for rank, at in enumerate(arrivals) if at <= second)
+        story.at(second, *story.findings, jobs=[facts(waiting=waiting)])
+        if story.life.capturing:
+            looks.append(second)
+            story.looked()
+            story.judged(report("waiting", (7,)))
+    return story, looks
+
+
+@pytest.mark.parametrize("apart", [12, 20, 60, 300])
+def test_looks_at_those_who_begin_to_wait_are_besides_the_others(apart: int) -> None:
+    """Seven ranks that came back a minute apart had used up all twelve looks within 216 s, and the eighth stood."""
+    arrivals = tuple(80 + apart * rank for rank in range(7))
+    _, calm = come_back((), until=7200)
+    _, looks = come_back(arrivals, until=7200)
+    assert len(calm) < len(looks) <= len(calm) + 2 * len(arrivals)
+    assert max(looks) >= max(calm), "the back-off goes on as it would without them"
+    assert len([at for at in looks if arrivals[-1] <= at <= arrivals[-1] + 60]) >= 2
+
+
+def test_the_last_of_many_that_roll_out_is_told_within_its_patience_when_it_stands() -> None:
+    story, _ = come_back(tuple(80 + 60 * rank for rank in range(7)), until=462)
+    last = story.second
+    while story.severity == "none" and story.second < last + 180:
+        story.at(story.second + 1, *story.findings)
+        if story.life.capturing:
+            story.looked()
+            story.judged(report("not_entered", (7,), ends_by_itself="compute"))
+    assert story.severity != "none"
+    assert story.second - last <= 120 + 20
+
+
+def test_however_many_begin_to_wait_looks_an_hour_stay_few() -> None:
+    _, calm = come_back((), until=3680)
+    _, looks = come_back(tuple(80 + 12 * rank for rank in range(300)), until=3680)
+    assert len(looks) - len(calm) <= 180
