@@ -131,19 +131,31 @@ def _with_verdict(
     wall_ns: int,
     actions: list[Action],
 ) -> IncidentLife:
-    """The verdict of the report is the incident's, since it was first the same."""
-    verdict, before = report.verdicts[0], life.incident.verdict
-    same = before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
-    if report.deadline is None and verdict.cause != "healthy" and life.incident.report is not None:
+    """The incident with what this node has judged, and whether it was so before; adds to the actions."""
+    verdict, still = report.verdicts[0], _is_same(life.incident.verdict, report.verdicts[0])
+    life = taken(life, report, now_ns)
+    what = f"verdict{' still' if still else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
+    return replace(life, incident=noted(_with_recurrence(life.incident, earlier), what, wall_ns, actions))
+
+
+def taken(life: IncidentLife, report: Report, now_ns: int) -> IncidentLife:
+    """The verdict of the report, of this node or of all nodes of the job, is the incident's, since it was first the
+    same."""
+    incident, verdict = life.incident, report.verdicts[0]
+    if report.deadline is None and verdict.cause != "healthy" and incident.report is not None:
         # What it stands in is what earlier looks saw, whose ranks or recorders may not answer any more.
-        report = replace(report, deadline=life.incident.report.deadline)
-    incident = replace(life.incident, report=named(report, life.incident), state=state_by(life, verdict))
-    incident = _with_recurrence(incident, earlier)
-    since_ns = incident.verdict_since_ns if same and incident.verdict_since_ns is not None else now_ns
-    incident = replace(incident, verdict_since_ns=since_ns)
-    what = f"verdict{' still' if same else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
-    moved_ns = life.judged_look_ns if verdict.traits.state == "waits" else life.moved_ns
-    return replace(life, incident=noted(incident, what, wall_ns, actions), moved_ns=moved_ns)
+        report = replace(report, deadline=incident.report.deadline)
+    known_ns = incident.verdict_since_ns if _is_same(incident.verdict, verdict) else None
+    since_ns = known_ns if known_ns is not None else now_ns
+    state, moved_ns = state_by(life, verdict), life.moved_ns
+    if verdict.traits.state == "waits":
+        moved_ns = life.judged_look_ns
+    incident = replace(incident, report=named(report, incident), state=state, verdict_since_ns=since_ns)
+    return replace(life, incident=incident, moved_ns=moved_ns)
+
+
+def _is_same(before: Verdict | None, verdict: Verdict) -> bool:
+    return before is not None and (before.cause, before.culprits) == (verdict.cause, verdict.culprits)
 
 
 def is_known_to_stand(incident: Incident, now_ns: int) -> bool:

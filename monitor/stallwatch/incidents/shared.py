@@ -8,9 +8,10 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.afterwards import afterwards
 from stallwatch.incidents.delivery_steps import verdict_key
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
-from stallwatch.incidents.looking import named, noted, state_by
+from stallwatch.incidents.looking import named, noted, taken
 from stallwatch.incidents.messages import Action, FleetSaid
 from stallwatch.model.incident import NO_RANKS, SEVERITIES, Incident, IncidentState, Together, is_last
+from stallwatch.model.verdict import Report
 
 
 def begin_together(family: Family, facts: JobFacts | None, config: Config) -> Together | None:
@@ -48,13 +49,12 @@ def ended_here(incident: Incident) -> Incident:
 
 def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions: list[Action]) -> IncidentLife:
     """Take in where this node stands, and the job's verdict."""
-    incident = said_of(life.incident, event, wall_ns, actions)
-    before, judged = incident, _judged_together(incident, event, wall_ns, actions)
-    if judged is not before and judged.verdict is not None:
-        same = _gist(before) == _gist(judged)
-        since_ns = judged.verdict_since_ns if same and judged.verdict_since_ns is not None else at_ns
-        judged = replace(judged, state=state_by(life, judged.verdict), verdict_since_ns=since_ns)
-    return replace(life, incident=_as_told(judged, at_ns, wall_ns, actions))
+    before = said_of(life.incident, event, wall_ns, actions)
+    life, report = replace(life, incident=before), _of_the_job(before, event)
+    if report is not None:
+        life = taken(life, report, at_ns)
+        life = replace(life, incident=_noted_news(before, life.incident, event, wall_ns, actions))
+    return replace(life, incident=_as_told(life.incident, at_ns, wall_ns, actions))
 
 
 def _as_told(incident: Incident, at_ns: int, wall_ns: int, actions: list[Action]) -> Incident:
@@ -73,21 +73,23 @@ def _as_told(incident: Incident, at_ns: int, wall_ns: int, actions: list[Action]
     return noted(replace(incident, severity=told.severity, withheld="none"), what, wall_ns, actions)
 
 
-def _judged_together(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
-    """The incident with the job's verdict, unless what was known and told would be unknown again by it."""
+def _of_the_job(incident: Incident, event: FleetSaid) -> Report | None:
+    """The report with the job's verdict; None where what was known and told would be unknown again by it."""
     report, before = event.report, incident.verdict
     if report is None or not report.verdicts:
-        return incident
-    verdict = report.verdicts[0]
-    if before is not None and before.traits.accuses and not verdict.traits.accuses and incident.severity != "none":
-        return incident
-    judged = replace(incident, report=named(report, incident))
-    if _gist(incident) == _gist(judged):
+        return None
+    told = before is not None and before.traits.accuses and incident.severity != "none"
+    return None if told and not report.verdicts[0].traits.accuses else report
+
+
+def _noted_news(before: Incident, judged: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
+    """Given an incident as it was, and with the job's verdict, return that with an event where it is another."""
+    verdict = judged.verdict
+    if verdict is None or _gist(before) == _gist(judged):
         return judged
     whose = f"of {event.together.nodes} nodes" if event.together.nodes else "of this node alone"
-    return noted(
-        judged, f"verdict {whose}: {verdict.cause} ({verdict.confidence}): {verdict.summary}", wall_ns, actions
-    )
+    what = f"verdict {whose}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
+    return noted(judged, what, wall_ns, actions)
 
 
 def _gist(incident: Incident) -> tuple[str, tuple[int, ...]] | None:
@@ -112,12 +114,16 @@ def said_of_past(lives: IncidentTable, event: FleetSaid, wall_ns: int, actions: 
     """The end of an incident may be this node's to tell though another has told its beginning; and the job's verdict
     may come when the job is over here."""
     past = tuple(
-        afterwards(
-            _judged_together(replace(incident, together=event.together), event, wall_ns, actions),
-            ended=incident.state == "ended",
-        )
-        if incident.incident_id == event.incident_id
-        else incident
+        _said_of_past(incident, event, wall_ns, actions) if incident.incident_id == event.incident_id else incident
         for incident in lives.past
     )
     return replace(lives, past=past)
+
+
+def _said_of_past(incident: Incident, event: FleetSaid, wall_ns: int, actions: list[Action]) -> Incident:
+    incident = replace(incident, together=event.together)
+    report = _of_the_job(incident, event)
+    if report is not None:
+        judged = replace(incident, report=named(report, incident))
+        incident = _noted_news(incident, judged, event, wall_ns, actions)
+    return afterwards(incident, ended=incident.state == "ended")

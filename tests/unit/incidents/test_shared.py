@@ -82,6 +82,23 @@ def test_the_jobs_verdict_is_shown_and_this_nodes_part_does_not_replace_it() -> 
     assert one.verdict is not None and one.verdict.culprits == (6,)
 
 
+def test_what_moved_by_the_jobs_verdict_has_its_patience_from_that_look() -> None:
+    """As what this node sees to move by itself (test_looking): it was told at the first two looks that coincided."""
+    made = story()
+    of_two = Together(True, "", "train-1", 2)
+    judge(made, report("undecided", ()))
+    say(made, of_two, report("waiting", (6,)))
+    made.at(100, stall("confirmed"))
+    judge(made, report("undecided", ()), look=made.lives.active[0].looks)
+    say(made, of_two, report("waiting", (6,)))
+    made.at(125, stall("confirmed"))
+    say(made, of_two, report("not_entered", (6,), ends_by_itself="compute"))
+    made.at(218, stall("confirmed"))
+    assert current(made).severity == "none"
+    made.at(226, stall("confirmed"))
+    assert current(made).severity != "none", "it stands since then"
+
+
 def test_a_verdict_that_was_told_is_not_unknown_again() -> None:
     made = story()
     say(made, Together(True, "", "train-1", 2), report("collective_mismatch", (6,)))
