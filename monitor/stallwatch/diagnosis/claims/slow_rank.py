@@ -105,8 +105,7 @@ def _by_design(
             f"since then the others together have {moved_seconds:.2g} s less to do in each step: work has moved to "
             f"{named(slow)}, as experts and dynamic batches move it"
         )
-    ranks = analysis.case.evidence
-    given = given_times([ranks[rank] for rank in slow], [ranks[rank] for rank in ranks if rank not in slow])
+    given = _given(analysis, slow) if cost is not None else None
     if given is not None and cost is not None and given - 1.0 >= max(OF_COST * cost.share, _MORE_GIVEN):
         return (
             f"{named(slow)} {verb(slow, 'receives', 'receive')} {given:.1f} times as much as the others in all-to-all "
@@ -125,6 +124,11 @@ def _by_design(
             "program gives to the first rank (logs, metrics)"
         )
     return ""
+
+
+def _given(analysis: Analysis, slow: Sequence[int]) -> float | None:
+    ranks = analysis.case.evidence
+    return given_times([ranks[rank] for rank in slow], [one for rank, one in ranks.items() if rank not in slow])
 
 
 def _told(analysis: Analysis, slow: Sequence[int], why: Reasons) -> str:
