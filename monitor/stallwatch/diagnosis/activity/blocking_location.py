@@ -9,6 +9,7 @@ from stallwatch.diagnosis.frames.code_origin import Hint, Origin, code_origin
 from stallwatch.diagnosis.frames.meaning import (
     A_POOL,
     AT_A_NEIGHBOUR,
+    ITS_LOADER,
     READ_BY_NOBODY,
     FrameMeaning,
     Role,
@@ -113,6 +114,7 @@ class Circumstances(NamedTuple):
     phase: str = ""  # of the heartbeat
     holds_gil: bool = False
     pool: bool = False  # another thread of the process hands its work to child processes
+    children: bool = False  # the process is seen to have some
 
 
 STRONG_ROLES: frozenset[Role] = frozenset({
@@ -217,9 +219,7 @@ def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circ
     if any(found.detail == READ_BY_NOBODY for found in inner):  # within what waits for all at the end of a process
         return BlockingLocation("teardown", READ_BY_NOBODY)
     nearest = swallowing or next((found for found in inner if found.role in STRONG_ROLES), None)
-    if nearest is None or (nearest.role == "dataloader" and any(found.detail == A_POOL for found in inner)):
-        # A library of data maps something over all of it by a pool: no batch is waited for. Each of its processes calls
-        # one function of the job again and again, and is at the same lines at every look.
+    if nearest is None or (nearest.role == "dataloader" and around.children and _maps_by_a_pool(inner)):
         return None
     if nearest.role == "collective":
         name = collective_name(call)
@@ -234,6 +234,14 @@ def _strong(inner: list[FrameMeaning], call: tuple[CodeFrame, ...], around: Circ
         return BlockingLocation("collective", nearest.detail, in_collective=None if around.gpu else True)
     shared = _SHARED_BY_ROLE.get(nearest.role)
     return BlockingLocation(nearest.where, _joined(nearest, _weak(call)), shared_lock=shared)
+
+
+def _maps_by_a_pool(inner: list[FrameMeaning]) -> bool:
+    """Whether a library of data maps something over all of it by a pool, and waits for no batch. Each process of the
+    pool calls one function of the job again and again, and is at the same lines at every look. A pool of threads, with
+    which a data set makes a batch for its loader, is of the same module."""
+    details = {found.detail for found in inner}
+    return A_POOL in details and ITS_LOADER not in details
 
 
 def _refined(

@@ -61,6 +61,7 @@ from stallwatch.diagnosis.frames.code_origin import (
     job_frame_index,
     source_text,
 )
+from stallwatch.diagnosis.frames.meaning import A_POOL
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
@@ -156,6 +157,7 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
     if now.standing.waits_for_children or now.standing.where == "dataloader":
         activity = with_child(activity, only_awaited(now.look, now.kernel, now.standing.where), rank.sources)
         works = "process_queue" in now.standing.roles and _are_at_work(activity.helpers, process)
+        works = works or now.standing.detail == A_POOL  # of threads, or of processes that were not seen at work
         if activity.progress.ends_by_itself is None and works:
             activity = replace(activity, progress=replace(activity.progress, ends_by_itself="child"))
     activity = with_awaited_thread(activity, now.look, rank.sources)
@@ -245,6 +247,7 @@ def _moment(rank: RankEvidence, look: RankLook, gpu: bool, trains_from: Entry | 
         phase=look.heartbeat.phase if look.heartbeat else "",
         holds_gil=bool(thread and thread.owns_gil),
         pool=manages_processes(look.threads),
+        children=bool(look.process and look.process.children),
     )
     if thread and thread.frames:
         return JudgedThread(look, thread, kernel, locate(thread.frames, around))

@@ -82,6 +82,7 @@ def _rows(
 READ_BY_NOBODY = "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
 ANY_PROCESS = "waits for another process"
 A_POOL = "waits for its pool of worker processes"
+ITS_LOADER = "waits for its data loader"
 AT_A_QUEUE = "waits for a queue"
 AT_A_BUILD_LOCK = "waits for a build lock file of another process"
 
@@ -220,7 +221,7 @@ FRAMEWORK_ROWS: tuple[FrameRow, ...] = (
     # At the end of every epoch, where they are not kept: that is no end of the rank, and each has five seconds to go.
     *modules("dataloader", "waits for the workers of its data loader to end",
              (r"torch\.utils\.data\.dataloader", "_shutdown_workers|__del__")),
-    *modules("dataloader", "waits for its data loader",
+    *modules("dataloader", ITS_LOADER,
              r"torch\.utils\.data", r"(?:transformers|accelerate)\.(?:data_loader|trainer_pt_utils|data)",
              (rf"{_LIGHTNING}\.(?:\w+\.)*(?:fetchers|combined_loader)", r"__(?:next|iter)__|\w*fetch\w*|_?next\w*"),
              r"deepspeed\.runtime\.dataloader", r"megatron\.(?:core|legacy|training)\.(?:data|datasets)"),

@@ -51,6 +51,33 @@ def test_a_library_of_data_that_maps_by_a_pool_of_processes_waits_for_no_batch(w
     assert seen(ticks=0).progress.moving is False
 
 
+BATCH_BY_THREADS = (
+    "Condition.wait@PY/threading.py:327",
+    "ApplyResult.get@PY/multiprocessing/pool.py:768",
+    f"StreamingDataset.__getitem__@{HF}/streaming/base/dataset.py:1",
+    f"_BaseDataLoaderIter.__next__@{HF}/torch/utils/data/dataloader.py:630",
+    *STEP,
+)
+A_CHILD = (ChildProcess(801, "S", "python", 64),)
+
+
+@pytest.mark.parametrize(
+    ("waits", "children"),
+    [
+        (BATCH_BY_THREADS, ()),
+        (BATCH_BY_THREADS, A_CHILD),  # a tracker's service
+        (POOL_OF_A_LIBRARY, ()),  # a pool of threads, or one of processes that were not seen
+        (POOL_OF_DATASETS, ()),
+    ],
+)
+def test_a_library_that_makes_a_batch_by_a_pool_of_threads_loads_data(
+    waits: tuple[str, ...], children: tuple[ChildProcess, ...]
+) -> None:
+    """ThreadPool is of multiprocessing.pool as well: told at once, and as certain."""
+    activity = read_activity(rank(stack(*waits), processes=(process("S", "futex_do_wait", children=children),)))
+    assert (activity.place.where, activity.progress.ends_by_itself) == ("dataloader", "data")
+
+
 VALIDATES = ("validate@JOB:30", *STEP)
 IN_ITS_MODEL = ("forward@JOB:14", *VALIDATES)
 

@@ -186,15 +186,28 @@ def test_a_result_may_come_from_threads_that_sleep_between_two_tries(waits: Fram
     assert read_activity(seen).progress.ends_by_itself == kind
 
 
-@pytest.mark.parametrize(("state", "kind"), [("R", "child"), ("D", "child"), ("S", None)])
-def test_a_pool_whose_processes_work_may_deliver(state: str, kind: str | None) -> None:
+POOL = ("Condition.wait@PY/threading.py:327", "ApplyResult.wait@PY/multiprocessing/pool.py:768",
+        "Pool.map@PY/multiprocessing/pool.py:367")  # fmt: skip
+QUEUE_OF_PROCESSES = ("Connection._recv@PY/multiprocessing/connection.py:395",
+                      "Queue.get@PY/multiprocessing/queues.py:103")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waits", "states", "kind"),
+    [
+        (QUEUE_OF_PROCESSES, "R", "child"),
+        (QUEUE_OF_PROCESSES, "D", "child"),
+        (QUEUE_OF_PROCESSES, "S", None),
+        (POOL, "R", "child"),
+        (POOL, "S", "child"),  # what it was asked to do may sleep, as between retries
+        (POOL, "", "child"),  # a pool of threads, or its processes were not seen
+    ],
+)
+def test_a_pool_and_processes_that_work_may_deliver(waits: tuple[str, ...], states: str, kind: str | None) -> None:
     """One look, as a crowded node gives: nothing tells whether they move."""
-    frames = stack(
-        "Condition.wait@PY/threading.py:327", "ApplyResult.wait@PY/multiprocessing/pool.py:768",
-        "Pool.map@PY/multiprocessing/pool.py:367", "tokenise@JOB:4", MODULE,
-    )  # fmt: skip
-    worker = ChildProcess(801, state, "python", 64)
-    seen = rank(frames, processes=(process("S", "futex_wait_queue", children=(worker,)),))
+    frames = stack(*waits, "tokenise@JOB:4", MODULE)
+    workers = tuple(ChildProcess(801 + place, state, "python", 64) for place, state in enumerate(states))
+    seen = rank(frames, processes=(process("S", "futex_wait_queue", children=workers),))
     assert read_activity(seen).progress.ends_by_itself == kind
 
 
