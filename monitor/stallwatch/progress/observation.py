@@ -35,6 +35,7 @@ class Observation(NamedTuple):
 
     at_ns: int | None = None  # CLOCK_MONOTONIC
     step: int | None = None
+    stepped_ns: int | None = None  # when it counted that step; the same clock
     state: str | None = None  # of the judged thread: R S D T t Z X
     stack: Stack | None = None  # of the judged thread
     where: Where = "unknown"

@@ -27,6 +27,9 @@ _MEETS_WAKES, _MEETS_EVERY_SECOND, _LEAST_EVERY_SECOND = 4, 10, 0.5
 _FLOWS_WAKES = 3  # one may be the time-out of a client that then asks again
 
 _ROUND_CHANGES = 3  # of frames; one may be of a step before
+# Since its last step: a loop that waits for what never comes (`while not ready(): pass`) is at several lines as well,
+# and nothing that was read tells it from a validation.
+_ROUND_SECONDS = 300.0
 
 ProgressAnswer = Literal["moves", "stands", "unknown"]
 
@@ -262,10 +265,12 @@ def _goes_round(first: Observation, last: Observation, seconds: float) -> Fact |
 def _was_elsewhere(earlier: Sequence[Observation], first: Observation, last: Observation) -> Fact | None:
     """A loop of few lines that computes is at the same ones at two looks by chance (two of five pairs of looks at a
     validation of 150 s). Seen elsewhere in the same step, it goes round while its frames change; in one long call they
-    do not."""
+    do not. Believed of the first minutes of a step."""
     if first.frame_changes is None or last.frame_changes is None or last.stack is None:
         return None
     if last.frame_changes - first.frame_changes < _ROUND_CHANGES or last.step is None:
+        return None
+    if last.stepped_ns is None or last.at_ns is None or last.at_ns - last.stepped_ns > _ROUND_SECONDS * 1e9:
         return None
     for look in earlier:
         computed = look.where == "busy_loop" and look.step == last.step

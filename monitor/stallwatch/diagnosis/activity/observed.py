@@ -217,11 +217,11 @@ class JudgedThread(NamedTuple):
 
 def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Observation:
     """Given the judged thread at one look, and the lines that were read, return what is compared with another look."""
-    process, beat, own = moment.look.process, moment.look.heartbeat, moment.thread
-    awaited = _awaited(moment)
+    process, beat, own, awaited = moment.look.process, moment.look.heartbeat, moment.thread, _awaited(moment)
     return Observation(
         at_ns=process.at_ns if process else None,
         step=beat.step if beat else None,
+        stepped_ns=beat.last_step_ns if beat else None,
         pulses=beat.pulse_count if beat else None,
         frame_changes=beat.frame_changes if beat else None,
         state=moment.kernel.state,

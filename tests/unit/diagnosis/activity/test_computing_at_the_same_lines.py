@@ -82,8 +82,11 @@ VALIDATES = ("validate@JOB:30", *STEP)
 IN_ITS_MODEL = ("forward@JOB:14", *VALIDATES)
 
 
-def computed(*looks: tuple[tuple[str, ...], int], steps: tuple[int, ...] = ()) -> RankActivity:
-    """A rank that computes on the CPU: its stack at each look, and how often its frames had changed by then."""
+def computed(
+    *looks: tuple[tuple[str, ...], int], steps: tuple[int, ...] = (), apart: int = 60, stepped: bool = True
+) -> RankActivity:
+    """A rank that computes on the CPU: its stack at each look, and how often its frames had changed by then. The looks
+    are so many seconds apart, the first as long after its last step."""
     numbers = range(1, len(looks) + 1)
     return read_activity(
         rank(
@@ -92,10 +95,11 @@ def computed(*looks: tuple[tuple[str, ...], int], steps: tuple[int, ...] = ()) -
                 for number, (frames, _) in zip(numbers, looks, strict=True)
             ),
             processes=tuple(
-                process("R", None, look=number, ticks=490 * number, at_seconds=5 * number) for number in numbers
+                process("R", None, look=number, ticks=98 * apart * number, at_seconds=apart * number)
+                for number in numbers
             ),
             heartbeat=tuple(
-                own_record(step=step, frame_changes=changes)
+                own_record(step=step, last_step_ns=1 if stepped else None, frame_changes=changes)
                 for step, (_, changes) in zip(steps or [7] * len(looks), looks, strict=True)
             ),
         )
@@ -107,6 +111,15 @@ def test_a_loop_that_was_elsewhere_in_its_step_goes_round_while_its_frames_chang
     elsewhere = computed((VALIDATES, 10), (IN_ITS_MODEL, 90), (IN_ITS_MODEL, 170))
     assert elsewhere.place.where == "busy_loop"
     assert elsewhere.progress.moving is True
+
+
+def test_a_loop_that_was_elsewhere_is_not_believed_to_end_for_ever() -> None:
+    """`while not ready(): pass`: at every later look it was said to move, and told after 24 minutes."""
+    looks = ((VALIDATES, 10), *((IN_ITS_MODEL, 10 + 80 * number) for number in range(1, 12)))
+    said = [computed(*looks[:number]).progress.moving for number in range(3, len(looks) + 1)]
+    assert said == [True] * 3 + [None] * 7, "five minutes after its last step"
+    assert computed(*looks[:3], apart=200).progress.moving is None
+    assert computed(*looks[:3], stepped=False).progress.moving is None, "nothing tells since when"
 
 
 @pytest.mark.parametrize(
