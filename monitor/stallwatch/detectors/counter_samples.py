@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import median_low
+from statistics import median, median_low
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, Heartbeat, is_pending
 
 _STEPS_BESIDE = 2  # in which what pends all the time is waited for by another thread
+_USUAL_STEPS = 3  # as long a step may last until training is taken to wait as well for what pends
 _KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
 _IN_TIME_NS = 2_000_000  # after the first of all ranks, whose hooks look at the same moments
 
@@ -62,7 +63,11 @@ def sampled(known: dict[tuple[int, int], PeerRank], rank: RankHistory, *, nccl: 
     last = member.samples[-1].number if member.samples else 0
     groups = () if nccl or beat is None else _open_groups(member.groups, beat)
     beside = sum(one.counter.enqueued - one.counter.completed for one in groups if one.beside and one.counter.pending)
-    new = tuple(_sample(look, beside, nccl=nccl) for look in beat.looks if look.number > last) if beat else ()
+    new = tuple(
+        _sample(look, beside if beside and _steps_on(look, beat, member) else 0, nccl=nccl)
+        for look in (beat.looks if beat else ())
+        if beat and look.number > last
+    )
     if not new:
         return member if groups == member.groups else msgspec.structs.replace(member, groups=groups)
     role = tuple(sorted(group.completed for group in rank.groups))
@@ -89,6 +94,16 @@ def _open_group(before: OpenGroup | None, now: GroupCounter, step: int) -> OpenG
     # What training does in each step is its own.
     often = now.completed - before.counter.completed >= max(step - before.step, 1)
     return OpenGroup(now, step, step, before.beside and not often)
+
+
+def _steps_on(look: CounterLook, beat: Heartbeat, before: PeerRank) -> bool:
+    """Whether training went on at this moment, by the record that holds it and by what was known of the rank: who steps
+    no more may have come to wait for what pends, as for an average over all that was begun steps ago."""
+    if beat.step is not None and look.step < beat.step:
+        return True
+    if beat.step_durations_ns and beat.last_step_ns is not None:
+        return look.at_ns - beat.last_step_ns <= _USUAL_STEPS * median(beat.step_durations_ns)
+    return not before.samples or before.samples[-1].step < look.step
 
 
 def _sample(look: CounterLook, beside: int, *, nccl: bool) -> CounterSample:

@@ -1,5 +1,7 @@
 """Moments that a rank has missed, as it was held, or as its hook could not look."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -152,15 +154,20 @@ def test_what_was_used_is_as_it_was() -> None:
     assert with_late(members, taken=2, nccl=False) != members, "its peers may have come to the moments after it since"
 
 
-def waits(*ticks: tuple[int, tuple[int, int], tuple[int, int]]) -> list[bool]:
+def waits(
+    *ticks: tuple[int, tuple[int, int], tuple[int, int]], stepped: Sequence[float] = (), usual: float = 0.25
+) -> list[bool]:
     """Of a rank at ticks a second apart, whether it is taken to wait: its step, and of training's group and of another
-    one what it has enqueued and completed."""
+    one what it has enqueued and completed; `stepped`: at which second it had stepped last, `usual` seconds a step."""
     seen: dict[tuple[int, int], PeerRank] = {}
     said = []
     for number, (step, own, other) in enumerate(ticks, start=1):
         groups = (GroupCounter("gloo", 0, *own), GroupCounter("gloo", 1, *other))
         look = CounterLook(number, number * SECOND_NS, step, 0, 0, own[0] + other[0], own[1] + other[1])
         beat = heartbeat(0, step=step, looks=(look,), groups=groups)
+        if stepped:
+            last_ns, usual_ns = int(stepped[number - 1] * SECOND_NS), int(usual * SECOND_NS)
+            beat = msgspec.structs.replace(beat, last_step_ns=last_ns, step_durations_ns=(usual_ns,) * 9)
         rank = sampled(seen, RankHistory(sample(0, beat), START_NS, beat), nccl=False)
         seen = {(rank.rank, rank.pid): rank}
         said.append(rank.samples[-1].pending)
@@ -174,6 +181,22 @@ def test_what_a_checkpoint_s_thread_waits_for_while_training_steps_on_is_no_wait
     assert waits(*saves) == [True, True, False, False, False]
     next_save = [(40, (50, 50), (3, 3)), (60, (70, 70), (4, 3)), (64, (75, 74), (4, 3))]
     assert waits(*saves, *next_save)[-3:] == [False, False, True], "known from then on; and its own wait is one"
+
+
+# DiLoCo with a delayed average: begun in a group of its own, stepped beside for three seconds, and then waited for.
+AVERAGE = [*((10 + 4 * min(n, 3), (10, 10), (3, 2)) for n in range(7)), (23, (10, 10), (3, 3))]
+
+
+@pytest.mark.parametrize("stepped", [(), (0.9, 1.9, 2.9, 3.9, 3.95, 3.95, 3.95, 7.9)])
+def test_who_steps_no_more_waits_for_what_it_stepped_beside(stepped: tuple[float, ...]) -> None:
+    """The rank that all wait for was not found slow: what they waited for was taken for another thread's."""
+    assert waits(*AVERAGE, stepped=stepped) == [True, True, False, False, True, True, True, False]
+
+
+def test_a_step_that_takes_longer_than_a_tick_goes_on_as_long_as_it_usually_does() -> None:
+    saves = [(10 + n // 3, (20, 20), (3, 2)) for n in range(14)]
+    stepped = [1.0 + 3 * (n // 3) for n in range(14)]
+    assert waits(*saves, stepped=stepped, usual=3.0)[-6:] == [False] * 6
 
 
 def test_what_training_waits_for_in_each_step_is_its_own_in_whatever_group() -> None:
