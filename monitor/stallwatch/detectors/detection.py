@@ -11,7 +11,7 @@ from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.drift import DriftDetector
-from stallwatch.detectors.exit import ExitDetector, describe, end_of
+from stallwatch.detectors.exit import DeathsState, ExitDetector, describe, end_of
 from stallwatch.detectors.hardware import HardwareDetector
 from stallwatch.detectors.health import HealthDetector
 from stallwatch.detectors.history import NodeHistory, RankHistory, advance
@@ -108,7 +108,6 @@ class Detection:
 
     def __init__(self, config: Config, parts: Detectors | None = None) -> None:
         self._stall = config.stall
-        self._ending_seconds = config.tell.ending_seconds
         self._parts = detectors(config) if parts is None else parts
 
     def step(self, state: DetectionState, snapshot: NodeSnapshot) -> tuple[DetectionState, Detected]:
@@ -132,7 +131,8 @@ class Detection:
         found_all = tuple(findings)
         slow = states.get(SlowDetector.name)
         shares = slow.shares() if isinstance(slow, SlowState) else {}
-        jobs = job_facts(seen, self._ending_seconds)
+        deaths = states.get(ExitDetector.name)
+        jobs = job_facts(seen, dict(deaths.passed) if isinstance(deaths, DeathsState) else {})
         views = rank_views(seen, found_all, self._stall, shares, {facts.job for facts in jobs if facts.ending})
         xids = count(state.xids, snapshot)
         due_ns = next_due(found_all, seen, self._stall)

@@ -9,7 +9,7 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.process import SHELL_SIGNAL
 from stallwatch.model.signals import ENDING, OWN_FAULTS, signal_name
 from stallwatch.model.snapshot import JobKey, ProcessEnd
-from stallwatch.progress.outside import STANDS_NS
+from stallwatch.progress.usual_pace import STANDS_NS, WINDOW_NS
 
 # Steps that a host launched before it waited for one of them, and that do not show that it went on.
 _RAN_AHEAD_NS = 2 * SECOND_NS
@@ -79,11 +79,11 @@ def has_outstayed(first: RankHistory, ranks: tuple[RankHistory, ...], at_ns: int
 
 
 def have_gone_on(ranks: tuple[RankHistory, ...]) -> bool:
-    """Whether some have ended, and all that are left moved for long after the last of these ends. Not known of one is
+    """Whether some have ended, and all that are left went on for long after the last of these ends. Not known of one is
     no."""
     left_ns = _last_end_ns(ranks)
     alive = [rank for rank in ranks if rank.alive]
-    return left_ns is not None and bool(alive) and all(_moved_ns(rank) > left_ns + _RAN_AHEAD_NS for rank in alive)
+    return left_ns is not None and bool(alive) and all(_kept_on_ns(rank, left_ns) is not None for rank in alive)
 
 
 def went_on(ranks: tuple[RankHistory, ...], at_ns: int) -> tuple[int, ...]:
@@ -92,16 +92,20 @@ def went_on(ranks: tuple[RankHistory, ...], at_ns: int) -> tuple[int, ...]:
     left_ns = _last_end_ns(ranks)
     if left_ns is None:
         return ()
-    alive = [rank for rank in ranks if rank.alive and rank.outside is not None]
-    until_ns = at_ns - STANDS_NS  # who polls stirs all the time, whatever it waits for
-    return tuple(sorted(r.sample.rank for r in alive if left_ns + _RAN_AHEAD_NS < _moved_ns(r) <= until_ns))
+    alive = [(r.sample.rank, _kept_on_ns(r, left_ns)) for r in ranks if r.alive and r.outside is not None]
+    return tuple(sorted(rank for rank, until_ns in alive if until_ns is not None and until_ns <= at_ns - STANDS_NS))
 
 
-def _moved_ns(rank: RankHistory) -> int:
-    """When it was last seen to move; 0: nothing tells."""
+def _kept_on_ns(rank: RankHistory, left_ns: int) -> int | None:
+    """When it was last seen to train, where that is long after others left; None: nothing tells that it was. Without a
+    hook that is the pace at which it trained before: who waits polls or spins, and is woken and computes all the time,
+    but not so."""
     if rank.outside is not None:
-        return rank.outside.stirred_ns
-    return rank.progress_since_ns if rank.heartbeat is not None else 0
+        # That window lies after what it had launched before.
+        kept_ns = rank.outside.pace.kept_since(left_ns)
+        return kept_ns if kept_ns is not None and kept_ns - WINDOW_NS > left_ns + _RAN_AHEAD_NS else None
+    moved_ns = rank.progress_since_ns if rank.heartbeat is not None else 0
+    return moved_ns if moved_ns > left_ns + _RAN_AHEAD_NS else None
 
 
 def _last_end_ns(ranks: tuple[RankHistory, ...]) -> int | None:
@@ -162,17 +166,11 @@ def failed_by_itself(ranks: tuple[RankHistory, ...]) -> bool:
     return 0 < (end.exit_code or 0) < SHELL_SIGNAL
 
 
-def is_ending(ranks: tuple[RankHistory, ...]) -> bool:
-    """The job is on its way out: its first end was a normal one."""
+def is_ending(ranks: tuple[RankHistory, ...], passed_ns: int = 0) -> bool:
+    """The job is on its way out: its first end was a normal one, and its last is not one that the others have gone on
+    after (`DeathsState.passed`)."""
     ended = ranks_that_ended(ranks)
-    return bool(ended) and not is_abnormal(ended[0], ranks)
-
-
-def has_shrunk(ranks: tuple[RankHistory, ...], at_ns: int, ending_seconds: float) -> bool:
-    """Whether the others went on without those that left in order, for longer than a job may take to end: it is on its
-    way out no more."""
-    ended = ranks_that_ended(ranks)
-    return bool(ended) and has_outstayed(ended[0], ranks, at_ns, ending_seconds) and have_gone_on(ranks)
+    return bool(ended) and end_of(ended[-1]).at_ns > passed_ns and not is_abnormal(ended[0], ranks)
 
 
 def describe(end: ProcessEnd) -> str:

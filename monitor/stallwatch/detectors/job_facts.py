@@ -1,9 +1,11 @@
 """What else the life of an incident needs to know of a job: is it alive, ending, moving, quiet by wish, debugged?"""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.exit import end_of, failed_by_itself, has_shrunk, is_ending
+from stallwatch.detectors.exit import end_of, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
@@ -38,9 +40,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks here began, dead or alive; 0: not known
 
 
-def job_facts(seen: NodeHistory, ending_seconds: float) -> tuple[JobFacts, ...]:
-    """Every job of the node, each of which may take so long to end (`tell.ending_seconds`)."""
-    return tuple(_facts(job, ranks, seen.at_ns, ending_seconds) for job, ranks in seen.jobs())
+def job_facts(seen: NodeHistory, passed: Mapping[JobKey, int]) -> tuple[JobFacts, ...]:
+    """Every job of the node; `passed`: the last end that a job has gone on after (`detectors.exit`)."""
+    return tuple(_facts(job, ranks, seen.at_ns, passed.get(job, 0)) for job, ranks in seen.jobs())
 
 
 def _is_debugged(rank: RankHistory, at_ns: int) -> bool:
@@ -51,7 +53,7 @@ def _waits(rank: RankHistory, at_ns: int) -> bool:
     return rank.pending and at_ns - rank.ticks.counters_since_ns >= _WAITS_NS
 
 
-def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, ending_seconds: float) -> JobFacts:
+def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, passed_ns: int) -> JobFacts:
     alive = [rank for rank in ranks if rank.alive]
     processes = [(r.sample.rank, r.sample.process.value) for r in alive if isinstance(r.sample.process, Known)]
     return JobFacts(
@@ -61,7 +63,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, ending_secon
         alive=tuple(sorted({rank.sample.rank for rank in alive})),
         moved=any(rank.moved for rank in alive),
         begun=any(rank.begun for rank in ranks),
-        ending=is_ending(ranks) and not has_shrunk(ranks, at_ns, ending_seconds),
+        ending=is_ending(ranks, passed_ns),
         failed=failed_by_itself(ranks),
         finished=not alive and all(end_of(rank).exit_code == 0 for rank in ranks),
         hooked=any(rank.heartbeat is not None for rank in ranks),

@@ -18,13 +18,13 @@ from stallwatch.model.process import ENDED, STOPPED, TRACED
 from stallwatch.model.snapshot import ProcessSample
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
 from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
+from stallwatch.progress.usual_pace import STANDS_NS, Pace, paced
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
 _IDLE_TICKS = 3  # of a hundredth of a second, in a second
 _MUCH_TICKS = 20  # one tick with less than this may be a look of ours, or a log line: two in a row are work
 _IDLE_BYTES = 64 << 10
 _WORKED_TICKS = 10  # as many make a job, or a thread, that was seen to work
-STANDS_NS = 5_000_000_000  # not woken for so long, it stands
 # Times what its children used, and its threads read and wrote, while it trained; a loader's workers have more to do now
 # and then.
 _MORE_THAN_USUAL = 2.0
@@ -57,15 +57,14 @@ class Outside(msgspec.Struct, frozen=True):
     bytes_usual: float = 0.0  # a second, of all its threads, while it trains
     trained_ticks: int = 0  # at which the threads that train did
     threads: tuple[ThreadLevel, ...] = ()
-    # Its main thread was last seen to go to sleep of its own will again and again, or its training to go on. Short
-    # steps take next to no processor time, and a thread that waits in a collective is not woken before that ends.
-    stirred_ns: int = 0
+    pace: Pace = Pace()
 
     def standing_since_ns(self) -> int:
-        """Since when a quiet process does nothing: since its main thread was last woken again and again, where it is so
-        no more. One that polls is woken all the time, and is quiet all the same."""
-        stands = self.stirred_ns <= self.at_ns - STANDS_NS
-        return max(self.quiet_since_ns, self.stirred_ns) if stands else self.quiet_since_ns
+        """Since when a quiet process does nothing: since it was last seen at the pace of its training, where it is so
+        no more. What a main thread does now and then while it stands (a log line, a wait that polls) is no such pace,
+        so this stays as it is as long as it stands."""
+        stands = self.pace.kept_ns <= self.at_ns - STANDS_NS
+        return max(self.quiet_since_ns, self.pace.kept_ns) if stands else self.quiet_since_ns
 
     @property
     def has_worked(self) -> bool:
@@ -114,6 +113,7 @@ def seen_from_outside(
     works = fed or used > _MUCH_TICKS or (busy and before.was_busy)
     trains = main_works or stands is False
     weight = 1 / min(before.trained_ticks + 1, _USUAL_TICKS) if trains else 0.0
+    wakes, run_ns = _main_did(before, threads, now)
     # What stopped us for a while may have stopped the job as well.
     since_ns = at_ns if works else min(before.quiet_since_ns + late_ns, at_ns)
     return Outside(
@@ -128,7 +128,7 @@ def seen_from_outside(
         before.bytes_usual + ((now.moved_bytes - was.moved_bytes) / seconds - before.bytes_usual) * weight,
         before.trained_ticks + trains,
         threads,
-        at_ns if trains or _stirs(was, now, seconds) else before.stirred_ns,
+        paced(before.pace, wakes, run_ns, at_ns, at_ns - before.at_ns, works=works or stands is False),
     )
 
 
@@ -150,11 +150,14 @@ def _counts(process: ProcessSample) -> Counts:
     )
 
 
-def _stirs(was: Counts, now: Counts, seconds: float) -> bool:
-    """Whether its main thread was woken again and again: each pause of ours for a stack does it twice."""
-    if was.main_wakes is None or now.main_wakes is None:
-        return False
-    return now.main_wakes - was.main_wakes > SPINNING_WAKES * seconds
+def _main_did(before: Outside, threads: tuple[ThreadLevel, ...], now: Counts) -> tuple[int | None, int]:
+    """How often its main thread went to sleep of its own will since the last tick, and for how many nanoseconds it
+    was on a processor."""
+    was = before.counts
+    wakes = None if was.main_wakes is None or now.main_wakes is None else now.main_wakes - was.main_wakes
+    if threads and before.threads and threads[0].tid == before.threads[0].tid:
+        return wakes, threads[0].run_ns - before.threads[0].run_ns
+    return wakes, (now.main_ticks - was.main_ticks) * (1_000_000_000 // CLOCK_TICKS_PER_SECOND)
 
 
 def _spins(was: Counts, now: Counts, seconds: float) -> bool:

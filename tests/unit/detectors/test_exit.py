@@ -1,9 +1,12 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from stallwatch.config import Config
+from stallwatch.detectors.detection import Detected
 from stallwatch.detectors.exit import ExitDetector, describe, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Known, Unavailable
@@ -223,6 +226,64 @@ def test_without_a_hook_it_is_noted_who_went_on_after_a_rank_had_left(
     _, finding = found(run(job_run(four(), 60, edit=edit)), "quiet")[-1]
     assert finding.ranks == (0, 1, 3)
     assert finding.went_on == went_on
+
+
+Fields = dict[str, Any]
+
+
+def trained(second: float, until: float) -> Fields:
+    ticks = int(30 * min(second, until))
+    return {"cpu_ticks": ticks, "main_thread_cpu_ticks": ticks, "main_thread_wakes": ticks}
+
+
+def waits(wakes: int, ticks: int) -> Callable[[float], Fields]:
+    """Since second 60: so many wakes and hundredths of a processor a second."""
+
+    def fields(second: float) -> Fields:
+        used = int(30 * min(second, 60) + ticks * max(second - 60, 0))
+        return {
+            "cpu_ticks": used,
+            "main_thread_cpu_ticks": used,
+            "main_thread_wakes": int(30 * min(second, 60) + wakes * max(second - 60, 0)),
+        }
+
+    return fields
+
+
+def left_by_one(fields: Callable[[float], Fields], seconds: float) -> list[tuple[float, Detected]]:
+    """A job without hooks that rank 2 leaves with 0 at 60.3."""
+
+    def edit(second: float, rank: RankSample) -> RankSample:
+        rank = msgspec.structs.replace(rank, heartbeat=Unavailable("no hook", START_NS))
+        if rank.rank == 2 and second > 60.3:
+            return msgspec.structs.replace(rank, end=end(60.3, code=0), process=Unavailable("gone", START_NS))
+        return msgspec.structs.replace(rank, process=Known(process(rank.rank, **fields(second)), START_NS))
+
+    return run(job_run(four(), seconds, edit=edit))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [waits(0, 0), waits(0, 100), waits(10, 1), waits(100, 4), waits(100, 30), waits(30, 2)],
+    ids=["stand", "spin", "poll", "poll as NCCL does", "poll and compute", "poll as often as training woke them"],
+)
+def test_without_a_hook_who_polls_or_spins_has_not_gone_on(fields: Callable[[float], Fields]) -> None:
+    """The end was dropped for good, and most of these are never quiet."""
+    detected = left_by_one(fields, 160)
+    findings = found(detected, "exit")
+    assert [second for second, _ in findings] == list(range(91, 161))
+    assert {finding.went_on for _, finding in findings} == {()}
+    assert detected[-1][1].jobs[0].ending
+
+
+def test_without_a_hook_a_world_that_shrank_is_not_ending_and_stays_so_at_another_pace() -> None:
+    def fields(second: float) -> Fields:
+        anew = int(90 * max(second - 110, 0))
+        return {name: count + anew for name, count in trained(second, 110).items()}
+
+    detected = left_by_one(fields, 200)
+    assert not found(detected, "exit")
+    assert [one.jobs[0].ending for second, one in detected if second > 60.3] == [True] * 30 + [False] * 110
 
 
 def test_a_signal_without_a_name_is_told_all_the_same() -> None:

@@ -19,7 +19,7 @@ def of(history: NodeHistory, *, each: dict[str, Any] | None = None, **of_rank_2:
         return replace(rank, **((each or {}) | (of_rank_2 if rank.sample.rank == 2 else {})))
 
     ranks = {field: tuple(map(changed, getattr(history, field))) for field in ("ranks",)}
-    (facts,) = job_facts(replace(history, **ranks), 30.0)
+    (facts,) = job_facts(replace(history, **ranks), {})
     return facts
 
 

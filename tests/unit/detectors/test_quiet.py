@@ -43,18 +43,34 @@ def test_job_that_worked_and_no_longer_does_is_looked_at_after_half_a_minute() -
     assert "stallwatch.attach()" in findings[0][1].reason
 
 
-def test_who_trained_with_next_to_no_processor_time_is_quiet_since_it_was_last_woken_again_and_again() -> None:
+def test_who_trained_with_next_to_no_processor_time_is_quiet_since_it_no_longer_keeps_its_pace() -> None:
     """A step took 4 ms of 90 on a crowded machine: of a pause of 100 s it was told after 100 s as of one of 120 s."""
 
     def trains_lightly(second: float, rank: int) -> dict[str, Any]:
-        ticks = int(100 * min(second, 20) + 2 * min(max(second - 20, 0), 40))
+        ticks = int(10 * min(second, 40) + 3 * min(max(second - 40, 0), 20))
         return {"cpu_ticks": ticks, "main_thread_cpu_ticks": ticks, "main_thread_wakes": int(12 * min(second, 60))}
 
     findings = found(run(hookless(trains_lightly, 120)), "quiet")
-    assert [second for second, finding in findings if finding.stage == "confirmed"][-1] == 120
-    last = findings[-1][1]
-    assert (last.since_ns - START_NS) / 1e9 == 60
-    assert not [second for second, _ in findings if 65 < second < 90]
+    assert findings[0][0] == 90
+    assert {(finding.since_ns - START_NS) / 1e9 for _, finding in findings} == {60}
+
+
+@pytest.mark.parametrize(
+    ("every", "wakes", "ticks"),
+    [(20, 1, 5), (30, 1, 15), (20, 6, 0), (10, 6, 0), (4, 6, 0), (40, 30, 20)],
+    ids=["a log line", "a callback", "it is woken", "more often", "yet more often", "as in half a second of training"],
+)
+def test_what_a_rank_does_now_and_then_while_it_stands_ends_no_standstill(every: int, wakes: int, ticks: int) -> None:
+    """The finding came for five seconds at a time, and its incident began and ended again and again."""
+
+    def stands(second: float, rank: int) -> dict[str, Any]:
+        trained, times = int(30 * min(second, 60)), int(max(second - 60, 0) // every) * (rank == 0)
+        used = trained + times * ticks
+        return {"cpu_ticks": used, "main_thread_cpu_ticks": used, "main_thread_wakes": trained + times * wakes}
+
+    findings = found(run(hookless(stands, 200)), "quiet")
+    assert [second for second, _ in findings] == list(range(90, 201))
+    assert {(finding.since_ns - START_NS) / 1e9 for _, finding in findings} == {60}
 
 
 def test_who_polls_is_quiet_since_it_no_longer_works() -> None:

@@ -46,17 +46,6 @@ def test_what_was_never_read_is_unknown_and_what_is_not_read_now_stays_as_it_was
     assert seen_from_outside(seen, None, None, START_NS + 9 * SECOND, 0) is seen
 
 
-def test_short_steps_stir_it_though_they_take_next_to_no_processor_time() -> None:
-    """Measured: 16 to 40 wakes a second in training; none in a collective; two of a pause for a stack."""
-
-    def stirred_at(*wakes: int | None) -> float:
-        return (after(*({"main_thread_wakes": count} for count in wakes)).stirred_ns - START_NS) / SECOND
-
-    assert stirred_at(0, 30, 60, 90, 90, 92, 92) == 3
-    assert after({}, {}, {"main_thread_wakes": 100}).stirred_ns == 0, "how often before is not known"
-    assert (after(*busy(20)).stirred_ns - START_NS) / SECOND == 19, "its main thread works"
-
-
 def test_a_quiet_process_is_quiet_since_it_was_seen() -> None:
     assert quiet_seconds({}, {}, {}) == 2
     assert quiet_seconds({}, {"cpu_ticks": 2}, {"cpu_ticks": 4}) == 2, "it polls"
