@@ -164,8 +164,8 @@ class Assembly:
 
     def _went_on(self) -> tuple[int, ...]:
         """Who began to stand long after others had left, as detection had it when the incident was kept."""
-        said = [f.went_on for incident in self._incidents.values() for f in incident.findings if f.went_on]
-        return said[0] if len(self._incidents) == 1 and len(said) == 1 else ()
+        said = {f.went_on for incident in self._incidents.values() for f in incident.findings if f.went_on}
+        return said.pop() if len(self._incidents) == 1 and len(said) == 1 else ()
 
     def _meeting(self, description: Description, world_size: int | None) -> Rendezvous:
         """What the daemon's last snapshot tells of ranks of this job that are in none of the given folders."""
