@@ -171,6 +171,12 @@ def comes_late() -> None:
     _LEAST_STEPS.clear()
 
 
+def goes_on_as_before() -> None:
+    """Without a hook the next stretch is as the first: who goes on without others does as much in a step."""
+    if beat is stallwatch.hook.beat.OFF:
+        _LEAST_STEPS.append(WARM_UP)
+
+
 def _work(seconds: float) -> None:
     until, digest = time.thread_time() + seconds, b""
     while time.thread_time() < until:

@@ -28,6 +28,7 @@ from tests.controls.common import (
     before_rendezvous,
     comes_late,
     compute,
+    goes_on_as_before,
     main,
     situation,
     train,
@@ -69,6 +70,7 @@ def shrinks_to_three() -> None:
         dist.destroy_process_group()
         sys.exit(0)
     _meet_anew(WORLD - 1)
+    goes_on_as_before()
     train(60)
     if RANK == 0:
         compute(QUIET_SECONDS)
