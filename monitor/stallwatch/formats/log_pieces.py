@@ -19,6 +19,7 @@ _BLOCK_BYTES: Final = 1 << 20
 # Of what was picked out: the first cause stands early, the launcher's summary late.
 _EARLY_BYTES, _LATE_BYTES = 6 << 20, 6 << 20
 _END_BYTES: Final = 64 << 10  # of the log, picked whatever stands there
+_BEGIN_BYTES: Final = 4 << 10  # likewise: it tells whether the log begins within what a watchdog wrote
 _MOST_EVENTS: Final = 20_000
 _AFTER_LINES: Final = 200  # a traceback and, between its lines, those of other ranks
 # Those of addresses and hashes in hexadecimal too: what is left of such lines is alike.
@@ -98,6 +99,8 @@ def _pieces(read: Callable[[int], bytes], head: bytes) -> Iterator[tuple[int, by
         at = 0
         needles, lines = shapes.needles_in(block)
         windows = list(_windows(block, needles)) if needles else []
+        if line == 1:
+            windows = _with_begin(block, windows)
         if not data:
             windows = _with_end(block, windows)
         if not windows:
@@ -231,6 +234,12 @@ def _windows(block: bytes, needles: list[bytes]) -> Iterator[tuple[int, int]]:
             stop = after
         yield max(start, done), stop
         done = stop
+
+
+def _with_begin(block: bytes, windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    stop = block.find(b"\n", _BEGIN_BYTES) + 1 or len(block)
+    last = max([stop, *(window[1] for window in windows if window[0] < stop)])
+    return [(0, last), *(window for window in windows if window[0] >= stop)]
 
 
 def _with_end(block: bytes, windows: list[tuple[int, int]]) -> list[tuple[int, int]]:

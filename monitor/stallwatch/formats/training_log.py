@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
+from stallwatch.formats.log_head import LogHead
 from stallwatch.formats.log_last_lines import error_like, last_lines
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, outdented, refilled, uncut, whole_lines
@@ -42,7 +43,7 @@ from stallwatch.formats.log_traceback import (
     undrawn,
 )
 from stallwatch.formats.outside_text import line_of
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent, LogTail
+from stallwatch.model.evidence import PROCESS_ENDS, WATCHDOGS_WORDS, LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
@@ -151,6 +152,7 @@ class _Reading:
         self._worker: int | None = None  # likewise a rank
         self._by_launcher = False  # the traceback that this line ended has a launcher's own code in it
         self._messages = Messages()
+        self._head = LogHead()
 
     def feed(self, raw: str, number: int) -> None:
         if self._listed and (match := _LISTED_LINE.match(raw)):
@@ -177,6 +179,7 @@ class _Reading:
             self.events += _events(line, number, by_launcher=self._by_launcher)
             if len(self.events) == before and (alone := lone_exception(line.text)):
                 self.events.append(_of_exception(line, number, *alone))
+        self._head.feed(line.text, self.events[before:])
         for place in range(before, len(self.events)):
             self._complete(place, line)
 
@@ -208,6 +211,7 @@ class _Reading:
             replace(event, went_on=True) if self._progress.went_on(event, known, whose.get(place)) else event
             for place, event in enumerate(told)
         ]
+        told = [replace(e, before=self._head.before) if e.kind in WATCHDOGS_WORDS else e for e in told]
         return sorted((*told, *self.summary.events), key=lambda event: event.line)
 
     def _tell_time(self, line: Line) -> None:

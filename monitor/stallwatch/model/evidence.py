@@ -1,5 +1,7 @@
 """Raw evidence of one incident after parsing, before thinking: what each tool said, normalised, nothing concluded."""
 
+from typing import Literal
+
 import msgspec
 
 from stallwatch.model.gpu import Gpu
@@ -217,6 +219,10 @@ class SideOfMismatch(msgspec.Struct, frozen=True):
 
 # Kinds of lines by which a launcher tells that a process has ended.
 PROCESS_ENDS = ("launcher_failure", "process_failed", "worker_died")
+# Kinds of what a watchdog writes as it finds that its rank waits in vain.
+WATCHDOGS_WORDS = (
+    "collective_timeout", "group_status", "watchdog_end", "recorder_disabled", "failed_stack", "dump_signal",
+)  # fmt: skip
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -276,6 +282,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     sides: tuple[SideOfMismatch, ...] = ()
     cut: bool = False  # the log ends within this line, as far as one can see
     by_launcher: bool = False  # an exception whose traceback has a launcher's own code in it
+    before: Literal["other", "nothing", "rest"] = "other"  # a watchdog's word: what its log has before the first such
 
 
 class LogTail(msgspec.Struct, frozen=True):

@@ -48,3 +48,15 @@ def test_every_needle_is_found_whatever_stands_beside_it_and_whenever_its_words_
             found = [shapes.needles_in(block)[0] for block in (*blocks, filler[2] + line)]
             assert needle in found[-2], needle
             assert needle in found[-1], "and again in the next block"
+
+
+@pytest.mark.parametrize(
+    "before", ["", "frame #3: run() + 0x14d (0x7f1c2b in /env/libtorch_cuda.so)\n", "step 40 loss 2.1\n"]
+)
+def test_a_long_log_begins_with_what_the_whole_begins_with(before: str) -> None:
+    data = (before + timed_out("2.6", 3, 9) + _filler(random.Random(7), "ab c", 60_000)).encode()
+    picked, whole = parse_pieces(io.BytesIO(data).read), parse(data)
+    assert picked.events == whole.events
+    assert {event.before for event in whole.events} == {
+        "other" if "step" in before else "rest" if before else "nothing"
+    }

@@ -172,6 +172,8 @@ def _silent(
         return None
     if not with_log.issuperset(silent) and not (group.goes_on and _shares_a_log(silent, groups)):
         return None
+    if group.begins and not with_log.issuperset(silent) and (len(silent) > 1 or silent[0] in group.written):
+        return None
     kind: Final = "cleared" if _may_be_nodes(silent, len(world or members)) else "silent"
     return Blame(kind, tuple(silent), group, tuple(sorted(group.waiters)), waited, at[0].operation, sure)
 

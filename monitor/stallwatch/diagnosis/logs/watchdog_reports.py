@@ -12,15 +12,12 @@ from typing import NamedTuple
 from stallwatch.diagnosis.logs.consequence import is_of_several
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import named_ranks
-from stallwatch.model.evidence import PROCESS_ENDS, CodeFrame, LogEvent
+from stallwatch.model.evidence import PROCESS_ENDS, WATCHDOGS_WORDS, CodeFrame, LogEvent
 
 UNTOLD = 0  # the number of a wait whose watchdog names its group alone (nccl2's); operations count from 1
 DEFAULT = ("default_pg", "0", "")
 _ONE_WAIT_SECONDS = 2.0  # between the watchdogs of ranks that entered one collective
 _AFTER_WATCHDOGS = (*PROCESS_ENDS, "terminated", "restarting", "killing", "heartbeat_stuck")
-_OF_WATCHDOGS = (
-    "collective_timeout", "group_status", "watchdog_end", "recorder_disabled", "failed_stack", "dump_signal",
-)  # fmt: skip
 _MOST_PLACES = 4  # that one sentence tells
 _JOIN_LINES = 12  # between a time-out and the line that names its group
 
@@ -50,6 +47,8 @@ class GroupReading:
         self.sources: dict[str, set[int]] = defaultdict(set)
         self.comparable = True
         self.goes_on = False  # a log tells more than the waits, before and after: what others had to say is in it
+        self.begins = False  # that log begins with the waits: it is whole, or cut between the words of two ranks
+        self.written: frozenset[int] = frozenset()  # by whom such a log has any word of a watchdog
         self.folded = False  # a log keeps no more than a count of what some ranks wrote
         self.broke = False  # by an error of a communicator: at once, and for each rank in its own time
 
@@ -135,7 +134,10 @@ def read_groups(events: Sequence[LogEvent]) -> tuple[GroupReading, ...]:
             _take_wait(group, rank, event, stacks)
     for group in groups.values():
         group.comparable = _is_one_group(group, groups)
-        group.goes_on = any(_goes_on(group, events, source) for source in group.sources)
+        logs = [source for source in sorted(group.sources) if _goes_on(group, events, source)]
+        words = [e for e in events if e.source in logs and e.kind in (*WATCHDOGS_WORDS, "heartbeat_stuck")]
+        group.goes_on, group.begins = bool(logs), any(event.before == "nothing" for event in words)
+        group.written = frozenset(event.rank for event in words if event.rank is not None)
     return tuple(groups[key] for key in sorted(groups))
 
 
@@ -157,10 +159,11 @@ def places_of(groups: Iterable[GroupReading]) -> str:
 
 
 def _goes_on(group: GroupReading, events: Iterable[LogEvent], source: str) -> bool:
-    """Whether this log has lines before the first that waited said so, and was written on for a while after the last:
-    ranks that wait for one another say so within moments, and a text that was cut in these lacks some."""
+    """Whether this log does not begin within what watchdogs wrote, and was written on for a while after the last that
+    waited had said so: ranks that wait for one another say so within moments, and a text that was cut in these lacks
+    some."""
     waits = [waiter.event for waiter in group.waiters.values() if waiter.event.source == source]
-    if not waits or any(e.source == source and e.line == 1 and e.kind in _OF_WATCHDOGS for e in events):
+    if not waits or any(event.before == "rest" for event in waits):
         return False
     last = max(event.line for event in waits)
     at = max((event.at_seconds for event in waits if event.at_seconds is not None), default=None)

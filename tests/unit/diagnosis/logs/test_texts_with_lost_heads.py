@@ -3,7 +3,7 @@ mails and collectors before all lines: nobody is accused by what is lost, and no
 
 import pytest
 
-from tests.builders.texts import AGENT, RAISED, SUMMARY, marked, ranked, timed_out, told, verdict
+from tests.builders.texts import AGENT, RAISED, SUMMARY, header, marked, ranked, timed_out, told, verdict
 
 _OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0. Some of the step tasks have been OOM Killed.\n"
 _CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-28T21:20:00 DUE TO TIME LIMIT ***\n"
@@ -74,12 +74,46 @@ def _waits(*ranks: int) -> str:
     return "".join(timed_out("2.8", rank, 9, "_ALLGATHER_BASE", size=10, out=120) for rank in ranks)
 
 
-def test_a_text_that_begins_with_a_watchdogs_words_lacks_what_others_said_before() -> None:
-    end = AGENT["2.4"].format(code=-6, rank=5, pid=5001)
+_FRAME = "frame #3: c10d::ProcessGroupNCCL::Watchdog::run() + 0x14d (0x7f1c2b in /env/torch/lib/libtorch_cuda.so)\n"
+_ENDED = AGENT["2.4"].format(code=-6, rank=5, pid=5001)
+
+
+@pytest.mark.parametrize(
+    ("before", "silent"),
+    [
+        ("", (2,)),  # what a job wrote to stderr alone
+        ("```\n", (2,)),
+        ("step 40 loss 2.1\n", (2,)),
+        ("step 40 loss 2.1\n" + _FRAME, (2,)),
+        ("W1126 01:00:00.000000 100 torch/distributed/run.py:792] Setting OMP_NUM_THREADS\n", (2,)),
+        (_FRAME, ()),
+        (_FRAME[40:], ()),
+        ("  what():  [Rank 2] Watchdog caught a time-out\n" + _FRAME, ()),
+        ("ut has been set to 600000 milliseconds before timing out.\n", ()),
+        (_waits(2).splitlines()[0][90:] + "\n", ()),
+        (_waits(2).splitlines()[1][-6:] + "\n", ()),
+    ],
+)
+def test_a_text_that_begins_within_what_a_watchdog_wrote_lacks_whose_words_are_lost(
+    before: str, silent: tuple[int, ...]
+) -> None:
+    """Whoever has no line in it may have had those that are lost; a job's own line shows that none is."""
     waits = _waits(*(rank for rank in range(12) if rank != 2))
-    assert told(f"step 40 loss 2.1\n{waits}{end}") == ("not_entered", (2,))
-    assert told(waits + end)[1] == ()
-    assert told(waits.split("\n", 1)[1] + end)[1] == ()
+    assert told(before + waits + _ENDED)[1] == silent
+    assert told(waits.split("\n", 1)[1] + _ENDED)[1] == ()
+
+
+def test_of_a_text_that_begins_with_waits_not_several_are_silent_nor_who_is_heard_later() -> None:
+    """A cut between the words of two ranks leaves the same text; that it took one rank's and no more is unlikely."""
+    waits = _waits(*(rank for rank in range(12) if rank not in (2, 7)))
+    assert told(f"step 40 loss 2.1\n{waits}{_ENDED}")[1] == (2, 7)
+    assert told(waits + _ENDED)[1] == ()
+    one = _waits(*(rank for rank in range(12) if rank != 2))
+    stuck = (
+        header("2.8", 2)
+        + "[PG ID 0 PG GUID 0(default_pg) Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds\n"
+    )
+    assert told(one + stuck + _ENDED)[1] == ()
 
 
 _XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, name=python3, GPU has fallen off the bus.\n"
