@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.torch_tree import TORCH_TREE
 
 _START: Final = re.compile(
     r" ?(?:  \+ Exception Group )?Traceback \(most recent call last\):(?: \(RANK (?P<rank>\d{1,6})\)\s*$)?"
@@ -118,12 +119,16 @@ class Traceback:
         """Whether a launcher's own code raised it, or what that called of others': not a program that it ran within
         itself, as torchrun does with --run-path."""
         of_launcher = [place for place, frame in enumerate(self.frames) if _LAUNCHERS_CODE.search(frame.filename)]
-        return bool(of_launcher) and all(_INSTALLED.search(f.filename) for f in self.frames[of_launcher[-1] + 1 :])
+        return bool(of_launcher) and not any(map(_is_own, self.frames[of_launcher[-1] + 1 :]))
+
+
+def _is_own(frame: CodeFrame) -> bool:
+    return not (_INSTALLED.search(frame.filename) or TORCH_TREE.search(frame.filename))
 
 
 def innermost_own(frames: Sequence[CodeFrame]) -> CodeFrame | None:
     """Given frames, outermost first, return the innermost of the job's own code, else the innermost of all."""
-    own = [frame for frame in frames if not _INSTALLED.search(frame.filename)]
+    own = [frame for frame in frames if _is_own(frame)]
     chosen = own or frames
     return chosen[-1] if chosen else None
 

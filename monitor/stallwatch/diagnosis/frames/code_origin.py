@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from stallwatch.model.evidence import CodeFrame, SourceLine
 from stallwatch.model.launchers import LAUNCHERS
+from stallwatch.model.torch_tree import TORCH_TREE
 from stallwatch.model.verdict import Frame
 
 
@@ -40,12 +41,6 @@ _GENERATED = re.compile(r"/torchinductor_[^/]*/|/\.triton/|/\.inductor/|/torch_c
 # A console script has no suffix and lies in bin: /usr/local/bin/torchrun, .venv/bin/accelerate.
 _SCRIPT = re.compile(r"(?:^|/)bin/[^/.]+$")
 _OWN = re.compile(r"(?:^|/)stallwatch/(?:hook/[^/]+|run|__init__)\.py$")
-# torch built or installed from a source tree lies outside site-packages.
-_TORCH_TREE = re.compile(
-    r"(?:^|/)(?=torch/(?:_\w+|serialization|functional|storage|random|hub|library)\.py$"
-    r"|torch/(?:autograd|cuda|distributed|utils|optim|amp|accelerator|jit|fx|func|multiprocessing|backends"
-    r"|nn/(?:modules|parallel|utils)|_\w+)/)"
-)
 # Packages that carry out what others ask: their lines say how, never where in the job.
 _LAUNCHER_CODE = tuple(prefix for launcher in LAUNCHERS for prefix in launcher.code)
 _MACHINERY = frozenset({
@@ -73,7 +68,7 @@ def code_origin(filename: str) -> CodeOrigin:
         return CodeOrigin(_installed_origin(module), module)
     if found := _STDLIB.search(path):
         return CodeOrigin(Origin.STDLIB, _dotted(path[found.end() :]))
-    if found := _TORCH_TREE.search(path):
+    if found := TORCH_TREE.search(path):
         module = _dotted(path[found.end() :])
         return CodeOrigin(_installed_origin(module), module)
     if _GENERATED.search(path):

@@ -35,6 +35,20 @@ def test_what_was_raised_beneath_a_launchers_code_ended_no_rank_whatever_library
     assert told(RAISED) == ("rank_raised", ())
 
 
+@pytest.mark.parametrize("tree", ["/env/lib/python3.10/site-packages", "/workspace/pytorch", "/opt/pytorch/pytorch"])
+def test_what_torchrun_raised_ended_no_rank_wherever_torch_lies(tree: str) -> None:
+    raised = (
+        "Traceback (most recent call last):\n"
+        '  File "/usr/local/bin/torchrun", line 33, in <module>\n    sys.exit(main())\n'
+        f'  File "{tree}/torch/distributed/run.py", line 909, in run\n    elastic_launch(config)\n'
+        f'  File "{tree}/torch/distributed/launcher/api.py", line 138, in __call__\n    return launch_agent()\n'
+        f'  File "{tree}/torch/distributed/elastic/agent/server/api.py", line 680, in run\n    self._invoke_run()\n'
+        "OSError: [Errno 28] No space left on device\n"
+    )
+    assert told(raised) == ("undecided", ())
+    assert f"{tree}/torch/distributed/elastic/agent/server/api.py:680" in verdict(raised).summary
+
+
 def test_a_program_that_torchrun_runs_within_itself_raises_as_any_other() -> None:
     within = RAISED.replace(
         "Traceback (most recent call last):\n",
