@@ -4,7 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from stallwatch.model.evidence import WATCHDOGS_WORDS, LogEvent
+from stallwatch.model.evidence import LogEvent
+
+# Kinds of what a watchdog writes as it finds that its rank waits in vain.
+WATCHDOGS_WORDS = (
+    "collective_timeout", "group_status", "watchdog_end", "recorder_disabled", "failed_stack", "dump_signal",
+)  # fmt: skip
 
 Before = Literal["other", "nothing", "rest"]
 # Torch's lines as its C++ writes them, and those of the stacks below them.

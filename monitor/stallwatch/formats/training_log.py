@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
-from stallwatch.formats.log_head import LogHead
+from stallwatch.formats.log_head import WATCHDOGS_WORDS, LogHead
 from stallwatch.formats.log_last_lines import error_like, last_lines
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, outdented, refilled, uncut, whole_lines
@@ -43,7 +43,7 @@ from stallwatch.formats.log_traceback import (
     undrawn,
 )
 from stallwatch.formats.outside_text import line_of
-from stallwatch.model.evidence import PROCESS_ENDS, WATCHDOGS_WORDS, LogEvent, LogTail
+from stallwatch.model.evidence import PROCESS_ENDS, LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000

@@ -217,12 +217,7 @@ class SideOfMismatch(msgspec.Struct, frozen=True):
     dtype: str = ""
 
 
-# Kinds of lines by which a launcher tells that a process has ended.
-PROCESS_ENDS = ("launcher_failure", "process_failed", "worker_died")
-# Kinds of what a watchdog writes as it finds that its rank waits in vain.
-WATCHDOGS_WORDS = (
-    "collective_timeout", "group_status", "watchdog_end", "recorder_disabled", "failed_stack", "dump_signal",
-)  # fmt: skip
+PROCESS_ENDS = ("launcher_failure", "process_failed", "worker_died")  # kinds of lines: a launcher tells of an end
 
 
 class LogEvent(msgspec.Struct, frozen=True):

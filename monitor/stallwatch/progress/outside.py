@@ -18,7 +18,7 @@ from stallwatch.model.process import ENDED, STOPPED, TRACED
 from stallwatch.model.snapshot import ProcessSample
 from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
 from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
-from stallwatch.progress.usual_pace import STANDS_NS, Pace, paced
+from stallwatch.progress.usual_pace import STANDS_NS, UsualPace, paced
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
 _IDLE_TICKS = 3  # of a hundredth of a second, in a second
@@ -57,7 +57,7 @@ class Outside(msgspec.Struct, frozen=True):
     bytes_usual: float = 0.0  # a second, of all its threads, while it trains
     trained_ticks: int = 0  # at which the threads that train did
     threads: tuple[ThreadLevel, ...] = ()
-    pace: Pace = Pace()
+    pace: UsualPace = UsualPace()
 
     def standing_since_ns(self) -> int:
         """Since when a quiet process does nothing: since it was last seen at the pace of its training, where it is so

@@ -50,7 +50,7 @@ class Level(msgspec.Struct, frozen=True):
         return self.windows >= _WINDOWS and self.worked >= _TICKS
 
 
-class Pace(msgspec.Struct, frozen=True):
+class UsualPace(msgspec.Struct, frozen=True):
     """The pace of a main thread so far. Times are CLOCK_MONOTONIC nanoseconds."""
 
     usual: Level | None = None  # None: not known
@@ -68,7 +68,7 @@ class Pace(msgspec.Struct, frozen=True):
         return self.kept_ns if known else None
 
 
-def paced(before: Pace, wakes: int | None, run_ns: int, at_ns: int, passed_ns: int, *, works: bool) -> Pace:
+def paced(before: UsualPace, wakes: int | None, run_ns: int, at_ns: int, passed_ns: int, *, works: bool) -> UsualPace:
     """Given what the main thread did in the time that has passed since the last tick, and whether anything else shows
     that it works (the pace of a poll is none of training), return its pace at this tick. `wakes` is None where nothing
     tells."""
@@ -84,16 +84,16 @@ def paced(before: Pace, wakes: int | None, run_ns: int, at_ns: int, passed_ns: i
     return seen if seen.window_ns < WINDOW_NS else _at_end(seen, at_ns)
 
 
-def _at_end(seen: Pace, at_ns: int) -> Pace:
+def _at_end(seen: UsualPace, at_ns: int) -> UsualPace:
     wakes, share = seen.wakes * 1e9 / seen.window_ns, seen.run_ns / seen.window_ns
     if seen.usual is not None and seen.usual.is_like(wakes, share):
         if at_ns - seen.kept_ns > STANDS_NS and seen.back + 1 < _BACK:
-            return Pace(seen.usual, seen.kept_ns, seen.back + 1)
-        return Pace(seen.usual.averaged(wakes, share, seen.worked), at_ns)
+            return UsualPace(seen.usual, seen.kept_ns, seen.back + 1)
+        return UsualPace(seen.usual.averaged(wakes, share, seen.worked), at_ns)
     if wakes <= SPINNING_WAKES:
-        return Pace(seen.usual, seen.kept_ns)
+        return UsualPace(seen.usual, seen.kept_ns)
     if seen.other is not None and seen.other.is_like(wakes, share):
         other = seen.other.averaged(wakes, share, seen.worked)
     else:
         other = Level(wakes, share, at_ns - seen.window_ns, 1, seen.worked)
-    return Pace(other, at_ns) if other.is_pace else Pace(seen.usual, seen.kept_ns, 0, other)
+    return UsualPace(other, at_ns) if other.is_pace else UsualPace(seen.usual, seen.kept_ns, 0, other)

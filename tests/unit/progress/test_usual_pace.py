@@ -2,16 +2,16 @@
 
 import pytest
 
-from stallwatch.progress.usual_pace import Pace, paced
+from stallwatch.progress.usual_pace import UsualPace, paced
 
 SECOND = 1_000_000_000
 Stretch = tuple[int, int | None, float, bool]  # seconds, wakes a second, share of a core, whether it works
 TRAINS: Stretch = (20, 30, 0.3, True)
 
 
-def after(*stretches: Stretch) -> Pace:
+def after(*stretches: Stretch) -> UsualPace:
     """A tick a second."""
-    pace, second = Pace(), 0
+    pace, second = UsualPace(), 0
     for seconds, wakes, share, works in stretches:
         for _ in range(seconds):
             second += 1
