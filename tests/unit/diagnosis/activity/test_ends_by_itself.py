@@ -19,7 +19,6 @@ STEPS = loop(world(4), 5)
 WAITING = [Rank(r, (*STEPS, STEPS[0]), len(STEPS)) for r in (0, 1, 2)]
 RPC = "/v/lib/python3.11/site-packages/torch/distributed/rpc/api.py"
 LOADER = "TORCH/utils/data/dataloader.py"
-TENACITY = "/v/lib/python3.11/site-packages/tenacity/__init__.py"
 WANDB = "/v/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
 
 
