@@ -201,3 +201,12 @@ def test_calls_that_ended_before_a_look_without_a_dump_prove_no_motion_at_it(dum
         ]
         ranks.append(msgspec.structs.replace(found, recorders=tuple(dumps)))
     assert (_first(*ranks, looks=3).cause == "healthy") is healthy
+
+
+def test_of_a_world_of_which_a_rank_left_nothing_it_is_judged_all_the_same() -> None:
+    """Each of three is seen to go on; of the fourth there is not even a folder."""
+    ranks = []
+    for rank in range(3):
+        looks = tuple(recorder(rank, loop(W4, 5 + look), 5 + look, backend="gloo", look=look) for look in (1, 2))
+        ranks.append(msgspec.structs.replace(Rank(rank, (), dumped=False, frames=()).evidence(), recorders=looks))
+    assert _first(*ranks).confidence != "certain"
