@@ -88,7 +88,7 @@ def _how_sure(case: Case) -> Confidence:
 def _calls_end(case: Case, rank: int) -> bool:
     """Until the last look at it: a dump that is missing there says nothing of whether they still do."""
     summary, evidence = case.summaries.get(rank), case.evidence.get(rank)
-    looks = [seen.look for seen in (*evidence.processes, *evidence.stacks)] if evidence is not None else []
+    looks = [seen.look for seen in evidence.processes] + [seen.look for seen in evidence.stacks] if evidence else []
     last = max(looks, default=0)
     return case.recorded(rank) and summary is not None and bool(summary.advanced) and summary.look >= last
 
