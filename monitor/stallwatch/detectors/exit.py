@@ -9,10 +9,8 @@ from stallwatch.model.finding import Finding
 from stallwatch.model.process import SHELL_SIGNAL
 from stallwatch.model.signals import ENDING, OWN_FAULTS, signal_name
 from stallwatch.model.snapshot import JobKey, ProcessEnd
+from stallwatch.progress.ticks import RAN_AHEAD_NS
 from stallwatch.progress.usual_pace import STANDS_NS, WINDOW_NS
-
-# Steps that a host launched before it waited for one of them, and that do not show that it went on.
-_RAN_AHEAD_NS = 2 * SECOND_NS
 
 
 class DeathsState(msgspec.Struct, frozen=True):
@@ -103,9 +101,9 @@ def _kept_on_ns(rank: RankHistory, left_ns: int) -> int | None:
     if rank.outside is not None:
         # That window lies after what it had launched before.
         kept_ns = rank.outside.pace.kept_since(left_ns)
-        return kept_ns if kept_ns is not None and kept_ns - WINDOW_NS > left_ns + _RAN_AHEAD_NS else None
+        return kept_ns if kept_ns is not None and kept_ns - WINDOW_NS > left_ns + RAN_AHEAD_NS else None
     moved_ns = rank.progress_since_ns if rank.heartbeat is not None else 0
-    return moved_ns if moved_ns > left_ns + _RAN_AHEAD_NS else None
+    return moved_ns if moved_ns > left_ns + RAN_AHEAD_NS else None
 
 
 def _last_end_ns(ranks: tuple[RankHistory, ...]) -> int | None:

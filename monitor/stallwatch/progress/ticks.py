@@ -18,6 +18,8 @@ from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
 
 # A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
 _OWN_CHANGES = 2
+# After others have left: steps that a host launched before it waited for one of them do not show that it went on.
+RAN_AHEAD_NS = 2 * SECOND_NS
 _STILL_SECONDS = 2.0  # what it did before it stood still is in the first ticks after
 _WORK_SECONDS = 3.0
 # Frames are looked at four times a second, counters once: a change of the one is seen a moment before the other's.

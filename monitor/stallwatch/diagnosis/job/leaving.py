@@ -15,6 +15,7 @@ from stallwatch.formats.xid import FOLLOW_ON
 from stallwatch.model.evidence import NodeEvidence, ProcessLook
 from stallwatch.model.process import ENDED, SHELL_SIGNAL
 from stallwatch.model.signals import OWN_FAULTS, named_signal
+from stallwatch.progress.ticks import RAN_AHEAD_NS
 
 if TYPE_CHECKING:
     from stallwatch.diagnosis.job.case import Case
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 AT_ONCE_NS = 20_000_000  # ends are seen by pidfd, in milliseconds
 CLEARLY_LATER_NS = 300_000_000  # a peer's end is felt by the others within less
 _TOGETHER_NS = 1_000_000_000
-_RAN_AHEAD_NS = 2_000_000_000  # steps that a host launched before it waited for one of them
 _SHORTLY_BEFORE_SECONDS = 60.0
 _LOOPS = ("for", "while")
 # What is looped over, not what it is called in the loop: "for shard in self.layers" is no loop over data.
@@ -72,7 +72,7 @@ def _stepped_since(case: Case, rank: int, left_ns: int) -> bool:
     evidence = case.evidence.get(rank)
     if evidence is None or not evidence.heartbeat:
         return rank in case.went_on
-    return (evidence.heartbeat[-1].last_step_ns or 0) > left_ns + _RAN_AHEAD_NS
+    return (evidence.heartbeat[-1].last_step_ns or 0) > left_ns + RAN_AHEAD_NS
 
 
 def stand_before(case: Case, ranks: Iterable[int], others: Iterable[int]) -> bool:
