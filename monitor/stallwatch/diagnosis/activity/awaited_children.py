@@ -1,12 +1,15 @@
-"""Which children a rank waits for: the one of its system call, or the workers of its data loader. What others of them
-do (a tracker's service, a collector of metrics) is their own."""
+"""Which child processes a rank waits for (that of its system call, workers of its data loader, compilers, pools), and
+what these do. What others of them do (a tracker's service, a collector of metrics) is their own."""
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook
-from stallwatch.diagnosis.frames.code_origin import code_origin
-from stallwatch.model.evidence import ChildProcess, ThreadStack
-from stallwatch.model.verdict import Where
+from stallwatch.diagnosis.activity.blocking_location import Circumstances, locate
+from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
+from stallwatch.diagnosis.activity.rank_activity import HelperChild, RankActivity
+from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, main_thread
+from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
+from stallwatch.model.evidence import ChildProcess, CodeFrame, SourceLine, ThreadStack
+from stallwatch.model.verdict import Fact, Where
 
 _LOADS = "torch.utils.data._utils.worker"
 
@@ -43,3 +46,75 @@ def _with_descendants(pids: set[int], children: tuple[ChildProcess, ...]) -> set
         if child.parent_pid in kept:
             kept.add(child.pid)
     return kept
+
+
+def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine, ...]) -> RankActivity:
+    """Descend: the worker that is at work on something, not one that waits for the next index."""
+    for pid, threads in look.children:
+        thread = main_thread(threads, pid)
+        own = _own_frames(thread.frames) if thread else ()
+        if thread is None or not _is_at_work(own):
+            continue
+        around = Circumstances(
+            wait=kernel_wait(child.wchan, child.state, child.waits_on) if (child := _child(look, pid)) else None,
+            on_cpu=thread.active,
+            gpu=False,
+            hint=hint(source_text(sources, own[0])) if own else None,
+        )
+        standing = locate(own, around)
+        frame = job_frame(own, sources)
+        fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
+        inside = bool(standing.in_collective)
+        child_at_work = HelperChild(pid, frame, standing.detail, standing.where, in_collective=inside)
+        place = replace(activity.place, waits_on=child.waits_on) if child and child.waits_on else activity.place
+        helpers = replace(activity.helpers, child=child_at_work)
+        return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
+    return activity
+
+
+def _is_at_work(own: tuple[CodeFrame, ...]) -> bool:
+    """A worker that has nothing to do waits for an index or a task straight in its library's loop. A checkpoint is
+    written by torch's own code."""
+    return any(
+        code_origin(frame.filename).origin is Origin.JOB
+        or (code_origin(frame.filename).module, function(frame.name)) == _SAVES
+        for frame in own
+    )
+
+
+_SAVES = ("torch.distributed.checkpoint._async_process_executor", "_execute_save")
+
+# Where a rank may wait for what a child of it would do, answer or give back. A sleep is its own.
+_MAY_WAIT: frozenset[Where] = frozenset({"lock", "socket", "filesystem", "dataloader", "checkpoint"})
+
+
+def with_stopped_child(activity: RankActivity, seen: tuple[RankLook, ...]) -> RankActivity:
+    """A child that was stopped at each look goes on with nothing until somebody lets it."""
+    processes = [look.process for look in seen if look.process]
+    may_wait = activity.helpers.waits_for_children or activity.place.where in _MAY_WAIT
+    if activity.end.gone or not processes or not may_wait:
+        return activity
+    stopped = set.intersection(*({child.pid for child in one.children if child.state == "T"} for one in processes))
+    if not stopped:
+        return activity
+    pid = min(stopped)
+    fact = Fact(f"its child process {pid} is stopped (state T)", "/proc")
+    return replace(
+        activity,
+        helpers=replace(activity.helpers, stopped_child=pid),
+        progress=replace(activity.progress, ends_by_itself=None),
+        why=(*activity.why, fact),
+    )
+
+
+def _child(look: RankLook, pid: int) -> ChildProcess | None:
+    return next((child for child in look.process.children if child.pid == pid), None) if look.process else None
+
+
+def _own_frames(frames: tuple[CodeFrame, ...]) -> tuple[CodeFrame, ...]:
+    """What the child was asked to do: beneath that lie the loader, and after a fork the parent's own past."""
+    for index, frame in enumerate(frames):
+        module = code_origin(frame.filename).module
+        if module.startswith("torch.utils.data.") or (module == "multiprocessing.process" and "run" in frame.name):
+            return frames[:index]
+    return frames

@@ -3,13 +3,10 @@ server that has nothing to do. What follows from that is decided in `progress.ki
 
 from collections.abc import Iterable, Sequence
 
-from stallwatch.diagnosis.activity.blocking_location import (
-    ENDED_BY_PROCESSES,
-    BlockingLocation,
-    KernelWait,
-    kernel_wait,
-)
-from stallwatch.diagnosis.activity.observed import JudgedThread, kind_of_helpers
+from stallwatch.diagnosis.activity.awaited_threads import kind_of_helpers
+from stallwatch.diagnosis.activity.blocking_location import ENDED_BY_PROCESSES, BlockingLocation
+from stallwatch.diagnosis.activity.kernel_waits import KernelWait, kernel_wait
+from stallwatch.diagnosis.activity.observed import JudgedThread
 from stallwatch.diagnosis.activity.threads import ended_meanwhile
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, is_bounded, source_text
 from stallwatch.diagnosis.frames.meaning import meaning

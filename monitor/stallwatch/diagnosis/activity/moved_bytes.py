@@ -4,12 +4,8 @@ prefetcher)."""
 
 from collections.abc import Collection
 
-from stallwatch.diagnosis.activity.blocking_location import (
-    AT_A_BARRIER_OF_PROCESSES,
-    BlockingLocation,
-    KernelWait,
-    kernel_wait,
-)
+from stallwatch.diagnosis.activity.blocking_location import AT_A_BARRIER_OF_PROCESSES, BlockingLocation
+from stallwatch.diagnosis.activity.kernel_waits import KernelWait, kernel_wait
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, brings_results, carries_collectives
 
 # Calls that end when a descriptor of its own, or the kernel, has something. Another thread may end any other wait: it

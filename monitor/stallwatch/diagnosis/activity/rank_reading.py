@@ -5,25 +5,17 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.activity.awaited_children import only_awaited
+from stallwatch.diagnosis.activity.awaited_children import only_awaited, with_child, with_stopped_child
+from stallwatch.diagnosis.activity.awaited_threads import with_awaited_thread, with_thread_beside
 from stallwatch.diagnosis.activity.blocking_location import (
     BlockingLocation,
     Circumstances,
-    kernel_wait,
     locate,
     locate_without_stack,
 )
 from stallwatch.diagnosis.activity.doing import begins_anew, doing, in_a_team, without_a_turn
-from stallwatch.diagnosis.activity.observed import (
-    JudgedThread,
-    issuers,
-    new_operations,
-    observed,
-    with_awaited_thread,
-    with_child,
-    with_stopped_child,
-    with_thread_beside,
-)
+from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
+from stallwatch.diagnosis.activity.observed import JudgedThread, observed
 from stallwatch.diagnosis.activity.rank_activity import (
     CommunicationCall,
     Helpers,
@@ -64,6 +56,7 @@ from stallwatch.diagnosis.frames.code_origin import (
 from stallwatch.diagnosis.frames.meaning import A_POOL
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
+from stallwatch.diagnosis.recorder.new_operations import issuers, new_operations
 from stallwatch.model.evidence import CodeFrame, ProcessLook, RankEvidence, SourceLine, ThreadStack
 from stallwatch.model.process import ENDED, STOPPED, is_frozen
 from stallwatch.model.verdict import Fact, Frame

@@ -5,7 +5,7 @@ too, which waits for requests where others wait for it: of it, and of what looks
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stallwatch.diagnosis.activity.blocking_location import kernel_wait
+from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
 from stallwatch.diagnosis.activity.threads import (
     RankLook,
     ended_meanwhile,

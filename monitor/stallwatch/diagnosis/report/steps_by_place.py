@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY, WAITS_FOR_MEMORY
+from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY
+from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.frames.meaning import AT_A_BUILD_LOCK, AT_A_QUEUE
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
 from stallwatch.diagnosis.report.steps_by_wait import by_wait

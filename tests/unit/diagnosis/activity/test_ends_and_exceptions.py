@@ -6,7 +6,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stallwatch.diagnosis.activity import read_activity
-from stallwatch.diagnosis.activity.blocking_location import kernel_wait
+from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
 from stallwatch.diagnosis.activity.rank_activity import last_exception
 from stallwatch.diagnosis.frames.code_origin import hint
 from stallwatch.model.evidence import (

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from stallwatch.diagnosis import claims
-from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
+from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.report.steps import deadline, next_steps, safety
 from stallwatch.diagnosis.step import NextStep, text_of
 from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
