@@ -29,6 +29,8 @@ class Stat(NamedTuple):
     major_faults: int = 0
     processor: int = -1  # on which it ran last
     reaped_ticks: int = 0  # of CPU, of the children that it has waited for, and of theirs
+    process_group: int = 0  # the pid of who began it; 0: of another pid namespace
+    session: int = 0  # the same
 
 
 class Status(NamedTuple):
@@ -62,6 +64,8 @@ def parse_stat(data: bytes) -> Stat:
         major_faults=int(fields[9]),
         processor=int(fields[36]) if len(fields) > 36 else -1,
         reaped_ticks=int(fields[13]) + int(fields[14]),
+        process_group=int(fields[2]),
+        session=int(fields[3]),
     )
 
 

@@ -51,6 +51,7 @@ class _Seen:
         self.uid = uid
         self.start_ticks = start_ticks
         self.parent_pid = parent_pid
+        self.leaders: frozenset[int] = frozenset()  # others, who began its process group and its session
         self.names: RankNames | None = None
         self.environment_reads = 0
         self.torch_reads = 0
@@ -95,7 +96,7 @@ class HooklessSearch:
         for seen in named.values():
             self._find_launchers(seen)
         for seen in sorted(named.values(), key=lambda seen: sum(1 for _ in self._ancestors(seen))):
-            seen.is_below = seen.is_below or self._has_ancestor(seen, known)
+            seen.is_below = seen.is_below or self._has_ancestor(seen, known) or _was_left_by_its_rank(seen, known)
             if not seen.is_below and seen.pid not in known:
                 self._look_for_torch(seen)
         return [
@@ -125,6 +126,7 @@ class HooklessSearch:
             self._seen.pop(pid, None)
             return
         seen.parent_pid = stat.parent_pid
+        seen.leaders = frozenset((stat.process_group, stat.session)) - {pid}
         if seen.names is None and not seen.is_settled and self._may_read(seen.uid):
             seen.environment_reads += 1
             # A kernel thread has no pages and no environment.
@@ -218,6 +220,13 @@ class HooklessSearch:
 def numbers_of(names: RankNames) -> Numbers:
     """Return which rank it is, whatever its job is called."""
     return names.rank, names.local_rank, names.world_size
+
+
+def _was_left_by_its_rank(seen: _Seen, known: Mapping[int, Numbers]) -> bool:
+    """Whether the rank that it has its variables of began its process group or session, as launchers have ranks do:
+    that rank, or what it had started, has forked it, and may have gone the moment after. A session's number is nobody
+    else's pid for as long as there is a process in it."""
+    return any(known.get(leader) == _numbers(seen) for leader in seen.leaders)
 
 
 def _numbers(seen: _Seen) -> Numbers | None:

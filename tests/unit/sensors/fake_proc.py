@@ -12,8 +12,9 @@ STATUS = (
 def stat_line(
     pid: int, *, command: str = "python", state: str = "S", parent: int = 1, terminal: int = 0, ticks: int = 30,
     start: int = 1000, pages: int = 10, exit_status: int = 0, threads: int = 1, reaped: int = 0,
+    group: int = 1, session: int = 1,
 ) -> str:  # fmt: skip
-    head = f"{pid} ({command}) {state} {parent} 1 1 {terminal} -1 0 0 0 0 0"
+    head = f"{pid} ({command}) {state} {parent} {group} {session} {terminal} -1 0 0 0 0 0"
     return (
         f"{head} {ticks - 10} 10 {reaped} 0 20 0 {threads} 0 {start} 4096 {pages} "
         + " ".join(["0"] * 27)
@@ -51,13 +52,15 @@ class FakeProc:
         reaped: int = 0,
         pages: int = 10,
         argv: tuple[str, ...] = ("python", "train.py"),
+        group: int = 1,
+        session: int = 1,
     ) -> None:
         folder = self.root / str(pid)
         task = folder / "task" / str(pid)
         task.mkdir(parents=True, exist_ok=True)
         line = stat_line(
             pid, command=command, state=state, parent=parent, start=start, terminal=terminal, ticks=ticks, pages=pages,
-            reaped=reaped,
+            reaped=reaped, group=group, session=session,
         )  # fmt: skip
         (folder / "stat").write_text(line)
         (task / "stat").write_text(line)

@@ -166,6 +166,26 @@ def test_worker_whose_rank_is_gone_does_not_become_a_rank(proc: FakeProc) -> Non
     assert found(search) == []
 
 
+@pytest.mark.parametrize(("group", "session"), [(101, 1), (1, 101)])
+def test_what_a_rank_forked_as_it_ended_does_not_become_that_rank(proc: FakeProc, group: int, session: int) -> None:
+    """A library made itself a daemon: no search sees the child below its rank, and the job seemed to have that rank
+    still, which had ended."""
+    proc.add(101, environment=RANK_0, maps=TORCH, group=101, session=101)
+    search = HooklessSearch(str(proc))
+    assert found(search) == [(101, 0)]
+    proc.remove(101)
+    proc.add(150, environment=RANK_0, maps=TORCH, group=group, session=session)
+    assert found(search, known=(101,)) == []
+    assert found(search) == []  # also once that rank is forgotten
+
+
+def test_next_attempt_in_the_group_of_another_rank_is_found(proc: FakeProc) -> None:
+    """A script starts ranks in its own process group, or in that of the first of them."""
+    proc.add(103, environment=RANK_1, maps=TORCH, group=101, session=101)
+    proc.add(104, environment=RANK_0, maps=TORCH, group=100, session=100)
+    assert sorted(found(HooklessSearch(str(proc)), known=(101,))) == [(103, 1), (104, 0)]
+
+
 @pytest.mark.parametrize(
     "launcher",
     [
