@@ -15,6 +15,7 @@ LEAST_SAMPLES = 20  # of the slow ranks, and of their peers
 _LEAST_SHARE = 0.04  # of the time: less is no reason to be slow
 _SPENT_ERRORS = 3.5  # standard errors: some hundred lines are compared
 _WAITS = ("collective", "store", "init")  # for others
+_NEXT_TO_NONE = 0.1  # of what the slow ones spend there
 _MOST_OF_IT = 0.75  # of the greatest difference: so much of it a line has that explains it
 
 _Key = tuple[str, str] | int  # a function with its file, or a line in it
@@ -44,6 +45,11 @@ class Spent(NamedTuple):
     def is_shared(self) -> bool:
         """Whether its peers do the same there, for less long."""
         return self.peers_share >= 0.5 * self.share
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether next to none of its peers' time goes there."""
+        return self.peers_share <= _NEXT_TO_NONE * self.share
 
 
 def compared(slow: Sequence[Sequence[SampledStack]], peers: Sequence[Sequence[SampledStack]]) -> Spent | None:

@@ -30,7 +30,7 @@ QUIET = Usage(1, 5.0, cpu_share=0.2, runnable_share=0.01, major_faults=0, read_b
 PEERS = [load_batch(6), seen(60, line(90)), backward(34)]
 
 
-def _rank(
+def profiled_rank(
     number: int, stacks: Sequence[SampledStack], usage: Usage, *, late_ns: int = 0, backend: str = "nccl"
 ) -> RankEvidence:
     calls, done = STEPS[: 76 if late_ns else 78], 75 if late_ns else 77
@@ -63,9 +63,9 @@ def verdict(
     gpu2: dict[str, int] | None = None,
 ) -> Verdict:
     """Of a job of which a rank comes late, and was seen so. `stopped`: at the first of two looks."""
-    late = _rank(rank, stacks, usage, late_ns=STEP_NS // 2, backend=backend)
+    late = profiled_rank(rank, stacks, usage, late_ns=STEP_NS // 2, backend=backend)
     late = msgspec.structs.replace(late, profiles=(*late.profiles, *more))
-    ranks = [_rank(n, peers if stacks else (), usage_of_peers, backend=backend) for n in range(4) if n != rank]
+    ranks = [profiled_rank(n, peers if stacks else (), usage_of_peers, backend=backend) for n in range(4) if n != rank]
     held_back = HeldBack((rank,), "they wait", None, sure=True, from_start=from_start, grows=grows)
     together = tuple(_stopped(one, stopped) for one in sorted((*ranks, late), key=lambda one: one.rank))
     nodes = (_node(together, gpu2),) if gpu2 else ()
@@ -121,7 +121,7 @@ def test_why_no_line_is_told_is_told() -> None:
 
 def test_a_profile_that_failed_says_why() -> None:
     failed = Attempt("profile", 1, 0, answered=False, detail="py-spy may not read it (ptrace). Give it the right.")
-    ranks = [_rank(number, (), QUIET, late_ns=STEP_NS // 2 if number == 2 else 0) for number in range(4)]
+    ranks = [profiled_rank(number, (), QUIET, late_ns=STEP_NS // 2 if number == 2 else 0) for number in range(4)]
     ranks[2] = msgspec.structs.replace(ranks[2], attempts=(failed,))
     (found,) = judge(Evidence(4, "gloo", tuple(ranks), (), ())).verdicts
     assert "where it spends the time is not known: py-spy may not read it (ptrace)." in found.summary
@@ -129,7 +129,7 @@ def test_a_profile_that_failed_says_why() -> None:
 
 def by_steps(*, sure: bool) -> tuple[Verdict, ...]:
     """Verdicts on a job that looks healthy, of which detection has measured that rank 2 is slow."""
-    ranks = [_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(4)]
+    ranks = [profiled_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(4)]
     cost = Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0)
     held_back = HeldBack((2,), "rank 2 holds the others back: they wait", cost, sure)
     return judge(Evidence(4, "gloo", tuple(ranks), (), (), held_back=held_back)).verdicts
@@ -152,7 +152,7 @@ def test_what_is_only_suspected_does_not_come_first() -> None:
 
 def test_a_job_that_stands_is_not_said_to_move_slowly() -> None:
     """Rank 2 was slow until rank 3 died: that it "holds the job back" now is not true."""
-    ranks = [_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(3)]
+    ranks = [profiled_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(3)]
     dead = Rank(3, STEPS[:77], 76, exit_signal=9).evidence()
     held_back = HeldBack((2,), "they wait", Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0), sure=True)
     (told,) = judge(Evidence(4, "gloo", (*ranks, dead), (), (), held_back=held_back)).verdicts
@@ -216,7 +216,7 @@ def test_a_line_that_takes_little_of_the_cost_is_not_why(backend: str, why: bool
 def test_who_stands_stopped_at_the_moment_of_a_look_is_slow_by_many_steps() -> None:
     """cpulimit, a freezer that comes and goes: the look sees one moment, and was told as the story. Another rank that
     stands stopped is one."""
-    ranks = [_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(4)]
+    ranks = [profiled_rank(number, OWN if number == 2 else PEERS, QUIET) for number in range(4)]
     cost = Slowness(0.06, 0.05, 0.07, 0.26, 90, 24.0)
 
     def told(of: int, sure: bool = True) -> list[str]:
@@ -340,51 +340,8 @@ def test_else_nothing_says_that_a_slow_rank_is_so_by_design(
     assert verdict(stacks, usage, rank=rank, from_start=from_start).by_design == ""
 
 
-def moved(peers_runnable: float, *, of_rank_3: int = -20_000_000, of_rank_2: Sequence[int] = (60_000_000,)) -> Verdict:
-    """Of a job whose rank 2 gets 60 ms in each step, of which the three others lose 20 each, halfway."""
-    more = {0: -20_000_000, 1: -20_000_000, 2: 0, 3: of_rank_3}
-    began, arrivals = 0, []
-    for call in range(78):
-        since, first = call >= 40, call % 2 == 0
-        more[2] = of_rank_2[call // 2 % len(of_rank_2)]
-        arrivals.append({rank: began + STEP_NS + (first and since) * more[rank] for rank in range(4)})
-        began = max(arrivals[-1].values())
-    ranks = []
-    for number in range(4):
-        rank = _rank(number, (), msgspec.structs.replace(QUIET, runnable_share=0.0 if number == 2 else peers_runnable))
-        (recorder,) = rank.recorders
-        begins = recorder.operations[0].created_ns or 0
-        came = tuple(
-            msgspec.structs.replace(one, created_ns=begins + at[number])
-            for one, at in zip(recorder.operations, arrivals, strict=False)
-        )
-        recorders = (msgspec.structs.replace(recorder, operations=came),)
-        ranks.append(msgspec.structs.replace(rank, recorders=recorders, captured_at_ns=begins + began + STEP_NS // 2))
-    (found,) = judge(Evidence(4, "gloo", tuple(ranks), (), ())).verdicts
-    assert (found.cause, found.culprits) == ("slow_rank", (2,))
-    return found
-
-
-def test_work_that_has_moved_is_by_design_and_a_machine_that_has_become_less_busy_is_none() -> None:
-    assert "work has moved to rank 2" in moved(0.0).by_design
-    assert moved(0.15).by_design == ""
-
-
-def test_what_a_rank_costs_is_what_the_last_of_the_others_waits_for_it() -> None:
-    cost = moved(0.0, of_rank_3=0).slowness
-    assert cost is not None
-    assert cost.cost_seconds == pytest.approx(0.06)
-
-
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_hosts_of_nccl_wait_for_a_host_longer_than_the_job_does(backend: str) -> None:
     cost = verdict(OWN, backend=backend).slowness
     assert cost is not None
     assert cost.at_most == (backend == "nccl")
-
-
-def test_what_is_late_by_little_and_by_much_costs_what_it_does_on_the_whole() -> None:
-    cost = moved(0.0, of_rank_2=(20_000_000, 130_000_000, 30_000_000)).slowness
-    assert cost is not None
-    assert cost.cost_seconds == pytest.approx(0.08, rel=0.1)
-    assert cost.low_seconds < cost.cost_seconds < cost.high_seconds
