@@ -92,12 +92,12 @@ class TrainingInterpreter(msgspec.Struct, frozen=True):
     executable: str
     python: str
     versions: Mapping[str, str]  # distribution: version
-    cuda: str = ""  # torch.version.cuda; "" a build without CUDA, or no torch
+    cuda: str = ""  # torch.version.cuda; "" a build without CUDA, or no torch, or `build_unread`
     hip: str = ""
     nccl: str = ""  # as torch was linked or loads it: "2.28.9"
     conflicts: tuple[str, ...] = ()  # "deepspeed 0.12 requires pydantic<2, found 2.9"
     not_compared: str = ""  # why nobody knows of conflicts; "": `conflicts` are all
-    loads_torch: str = ""  # the error, where importing torch's metadata failed
+    build_unread: str = ""  # why nobody knows what torch was built with; "": it was read, or there is no torch
 
 
 class Resolver(Protocol):

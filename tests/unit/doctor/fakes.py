@@ -113,9 +113,10 @@ class FakeTraining:
 def training(torch: str = "2.11.0", nccl: str = "2.30.7", cuda: str = "12.8", **others: Any) -> TrainingInterpreter:
     versions = {"torch": torch} if torch else {}
     conflicts, not_compared = others.pop("conflicts", ()), others.pop("not_compared", "")
+    build_unread = others.pop("build_unread", "")
     return TrainingInterpreter(
         "/venv/bin/python", "3.11.4", versions | others, cuda=cuda, nccl=nccl, conflicts=conflicts,
-        not_compared=not_compared,
+        not_compared=not_compared, build_unread=build_unread,
     )  # fmt: skip
 
 

@@ -27,6 +27,13 @@ def training_of(surroundings: Surroundings) -> TrainingInterpreter:
     return reading.value
 
 
+def _build_of(training: TrainingInterpreter) -> TrainingInterpreter:
+    """The same, of which `cuda`, `hip` and `nccl` are known. Raise Undetermined where they could not be read."""
+    if training.build_unread:
+        raise Undetermined(f"what PyTorch was built with could not be read: {training.build_unread}")
+    return training
+
+
 class TorchPresent:
     """Asks the training interpreter, in a child of its own, which torch it has."""
 
@@ -63,7 +70,8 @@ class TorchPresent:
             gpus = gpu_state(surroundings).gpus
         except (Inapplicable, Undetermined):
             return ()
-        if not training.cuda and not training.hip:
+        build = _build_of(training)
+        if not build.cuda and not build.hip:
             return (
                 finding(
                     self, "error", f"torch {version}",
@@ -85,7 +93,7 @@ class DriverSupportsCuda:
 
     def look(self, surroundings: Surroundings) -> tuple[FindingRecord, ...]:
         """One error where the CUDA of torch is of a later major version than the driver supports."""
-        state, training = gpu_state(surroundings), training_of(surroundings)
+        state, training = gpu_state(surroundings), _build_of(training_of(surroundings))
         driver, torch = parse_version(state.cuda), parse_version(training.cuda)
         if not torch:
             raise Inapplicable("this PyTorch was built without CUDA")
@@ -234,6 +242,6 @@ class KnownBugs:
             and bug.machine in ("", platform.machine())
             and (not bug.several_nodes or spans_nodes(surroundings) is not False)
         )  # fmt: skip
-        if not found and training.cuda and not training.nccl:
+        if not found and _build_of(training).cuda and not training.nccl:
             raise Undetermined("NCCL's version is not known: its bugs were not looked up")
         return found

@@ -40,7 +40,7 @@ def main() -> None:
     try:
         answer.update(torch_build(metadata))
     except Exception as error:
-        answer["loads_torch"] = "%s: %s" % (type(error).__name__, error)
+        answer["build_unread"] = "%s: %s" % (type(error).__name__, error)
     try:
         answer["conflicts"] = conflicts(metadata, versions)
     except Exception as error:

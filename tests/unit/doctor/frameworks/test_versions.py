@@ -132,6 +132,23 @@ def test_what_was_not_compared_is_unknown_and_never_right(node: Node) -> None:
     assert KnownBugs().look(node.around(training=FakeTraining(training(nccl="", cuda="")))) == ()
 
 
+def test_a_build_that_could_not_be_read_is_unknown_and_not_one_without_cuda(node: Node) -> None:
+    unread = FakeTraining(training(cuda="", nccl="", build_unread="PermissionError: torch/version.py"))
+    for check in (TorchPresent(), DriverSupportsCuda(), KnownBugs()):
+        with pytest.raises(Undetermined, match="PermissionError"):
+            check.look(node.around(training=unread, gpus=FakeGpus(gpus())))
+
+
+def test_an_interpreter_whose_torch_cannot_be_read_says_so(tmp_path: Path) -> None:
+    program = resources.files("stallwatch.doctor.frameworks").joinpath("versions_probe.py").read_text(encoding="utf-8")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").touch()  # and no version.py
+    done = subprocess.run(
+        (sys.executable, "-c", program), env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True, timeout=60
+    )
+    assert "version.py" in json.loads(done.stdout)["build_unread"]
+
+
 def test_an_interpreter_without_packaging_says_that_it_compared_nothing(tmp_path: Path) -> None:
     """As training's interpreter runs it, with the three that know requirements hidden."""
     program = resources.files("stallwatch.doctor.frameworks").joinpath("versions_probe.py").read_text(encoding="utf-8")
