@@ -25,8 +25,8 @@ from stallwatch.model.snapshot import (
     ProcessSample,
     RankSample,
 )
+from stallwatch.progress.cpu_time import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.outside import Outside, seen_from_outside
-from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.ticks import (
     Ticks,
     TickTimes,

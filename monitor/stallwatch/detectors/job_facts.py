@@ -9,9 +9,8 @@ from stallwatch.detectors.exit import end_of, failed_by_itself, is_ending
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import JobKey
-from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
+from stallwatch.progress.cpu_time import CLOCK_TICK_NS
 
-_NS_PER_TICK = SECOND_NS // CLOCK_TICKS_PER_SECOND
 _WAITS_NS = 5 * SECOND_NS
 _LEFT_ALONE_NS = 3 * SECOND_NS  # a debugger has gone: what it held up moves again within this, or is told
 
@@ -77,6 +76,6 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, passed_ns: i
         )
         / SECOND_NS,
         waiting=tuple(sorted({rank.sample.rank for rank in alive if _waits(rank, at_ns)})),
-        oldest_ns=min((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * _NS_PER_TICK,
-        began_ns=max((max(rank.sample.start_ticks, 0) for rank in ranks), default=0) * _NS_PER_TICK,
+        oldest_ns=min((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * CLOCK_TICK_NS,
+        began_ns=max((max(rank.sample.start_ticks, 0) for rank in ranks), default=0) * CLOCK_TICK_NS,
     )

@@ -16,7 +16,7 @@ import msgspec
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ENDED, STOPPED, TRACED
 from stallwatch.model.snapshot import ProcessSample
-from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
+from stallwatch.progress.cpu_time import CLOCK_TICK_NS, CLOCK_TICKS_PER_SECOND, programs_work
 from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
 from stallwatch.progress.usual_pace import STANDS_NS, UsualPace, paced
 
@@ -106,7 +106,7 @@ def seen_from_outside(
     main_works = main / seconds > _IDLE_TICKS
     children = (now.children_ticks - was.children_ticks) / seconds
     programs = children + (now.reaped_ticks - was.reaped_ticks) / seconds
-    children = programs if programs >= PROGRAMS_SHARE * CLOCK_TICKS_PER_SECOND else children
+    children = programs if programs_work(programs / CLOCK_TICKS_PER_SECOND) else children
     own = main if by_main else 0 if stands is True else whole
     used = max(own / seconds, 0.0 if children <= _MORE_THAN_USUAL * before.children_usual else children)
     busy = fed or used > _IDLE_TICKS
@@ -157,7 +157,7 @@ def _main_did(before: Outside, threads: tuple[ThreadLevel, ...], now: Counts) ->
     wakes = None if was.main_wakes is None or now.main_wakes is None else now.main_wakes - was.main_wakes
     if threads and before.threads and threads[0].tid == before.threads[0].tid:
         return wakes, threads[0].run_ns - before.threads[0].run_ns
-    return wakes, (now.main_ticks - was.main_ticks) * (1_000_000_000 // CLOCK_TICKS_PER_SECOND)
+    return wakes, (now.main_ticks - was.main_ticks) * CLOCK_TICK_NS
 
 
 def _spins(was: Counts, now: Counts, seconds: float) -> bool:

@@ -8,17 +8,14 @@ from typing import Literal, NamedTuple
 
 from stallwatch.model.process import STOPPED
 from stallwatch.model.verdict import Fact
+from stallwatch.progress.cpu_time import CLOCK_TICKS_PER_SECOND, programs_work
 from stallwatch.progress.observation import Observation, SeenChild, Stack
 
 # Shares of one core. A wait that wakes up to look again (DataLoader's five-second poll, FileBaton's 0.1 s) takes less
 # than one per cent; work takes much more, also on a shared core.
 _WORKING_SHARE = 0.05
 _SPINNING_SHARE = 0.5  # of a thread that asks again without a pause, on a core that it shares
-# Of the programs that children have run to their end: a loop that polls by them (python3, to connect, once a second)
-# takes a tenth, one that works nearly all of a core.
-PROGRAMS_SHARE = 0.5
 _OF_WORK_SHARE = 0.01  # of one of several processes that work together; who polls for the others takes less
-CLOCK_TICKS_PER_SECOND = 100  # sysconf(_SC_CLK_TCK) of every Linux that runs torch
 _RAN_TICKS = 2  # one may be the kernel's own, of a look that attached to it
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
@@ -180,7 +177,7 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
             return Fact(f"its child process {child.pid} used {share:.0%} of a core between the two looks", "/proc")
     if (together := _together(first, last, seconds)) >= _WORKING_SHARE:
         return Fact(f"its child processes used {together:.0%} of a core between the two looks", "/proc")
-    if (programs := _by_programs(first, last, seconds)) >= PROGRAMS_SHARE:
+    if programs_work(programs := _by_programs(first, last, seconds)):
         return Fact(f"programs of its child processes used {programs:.0%} of a core between the two looks", "/proc")
     for child in last.children:
         known = before.get(child.pid)

@@ -14,7 +14,7 @@ import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.model.snapshot import Heartbeat, ProcessSample
-from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND, PROGRAMS_SHARE
+from stallwatch.progress.cpu_time import CLOCK_TICKS_PER_SECOND, programs_work
 
 # A pulse tells of the past second: the first change after a step is of that step, the next of the operation that hangs.
 _OWN_CHANGES = 2
@@ -77,7 +77,8 @@ class Ticks(msgspec.Struct, frozen=True):
         if ticks < _WORK_SECONDS * CLOCK_TICKS_PER_SECOND:
             return False
         now = _cpu_ticks(process)
-        return now - own >= _WORKING_SHARE * ticks or now + _reaped_ticks(process) - whole >= PROGRAMS_SHARE * ticks
+        by_programs = (now + _reaped_ticks(process) - whole) / ticks
+        return now - own >= _WORKING_SHARE * ticks or programs_work(by_programs)
 
 
 class CountedSteps(Protocol):

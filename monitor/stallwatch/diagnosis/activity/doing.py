@@ -11,8 +11,8 @@ from stallwatch.diagnosis.activity.threads import ended_meanwhile
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, is_bounded, source_text
 from stallwatch.diagnosis.frames.meaning import meaning
 from stallwatch.model.evidence import CodeFrame, RankEvidence, ThreadStack
+from stallwatch.progress.cpu_time import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.kinds import Doing
-from stallwatch.progress.progress import CLOCK_TICKS_PER_SECOND
 
 # Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
 _EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
