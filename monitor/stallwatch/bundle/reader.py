@@ -73,7 +73,8 @@ def read(
     files = [file for file in found.files if up_to_look is None or file.look <= up_to_look]
     reading = _Reading(list(found.problems))
     large = sum(file.size_bytes for file in files if _may_be_recorder(file)) > summarised_bytes
-    parse_all(reading.tasks(files, large=large), limits, meanwhile=_load_diagnosis if is_judged else None)
+    meanwhile = _load_diagnosis if is_judged else None
+    parse_all(reading.tasks(files, large=large), limits, meanwhile, forks=not is_judged)
     evidence = reading.assembly.evidence()
     return evidence if up_to_look is None else _without_later_attempts(evidence, up_to_look), len(files)
 

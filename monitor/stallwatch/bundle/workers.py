@@ -7,15 +7,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from stallwatch.bundle.child import READY, OpenFile, ParsedParts, ParseTask
+from stallwatch.bundle.child import READY, OpenFile, ParsedParts, ParseTask, main
 from stallwatch.encoding import msgpack_of
 from stallwatch.errors import StallwatchError
 from stallwatch.formats.tolerant import NOT_JSON
-from stallwatch.node.children import start_own
+from stallwatch.node.children import OwnFork, module_of_ours, start_own
 from stallwatch.node.worker import Worker
 
 _MAXIMUM_ANSWER_BYTES: Final = 512 << 20
@@ -103,6 +104,11 @@ def _started_ahead(limits: Limits) -> Worker | None:
 
 
 def _worker(limits: Limits, when: str = "now") -> Worker:
+    # A lock that another thread holds would be held for ever in a copy of this process.
+    if when == "forked" and threading.active_count() == 1:
+        parse = partial(main, limits.address_space_bytes)
+        fork = partial(OwnFork, parse, module_of_ours("stallwatch.bundle.child"), leads_session=False, quiet=True)
+        return Worker(fork, limit_bytes=_MAXIMUM_ANSWER_BYTES)
     arguments = [str(limits.address_space_bytes), when, *filter(None, sys.path)]
     command = [sys.executable, "-I", "-S", "-c", _START, *arguments]
     start = start_own(command, leads_session=False, quiet=True, variables=_ALLOCATOR)
@@ -110,16 +116,21 @@ def _worker(limits: Limits, when: str = "now") -> Worker:
 
 
 def parse_all(
-    tasks: Sequence[Task], limits: Limits = DEFAULT_LIMITS, meanwhile: Callable[[], object] | None = None
+    tasks: Sequence[Task],
+    limits: Limits = DEFAULT_LIMITS,
+    meanwhile: Callable[[], object] | None = None,
+    *,
+    forks: bool = False,
 ) -> None:
     """Run every task; each file gets its `done` exactly once, in this thread. What a file does never raises here.
-    `meanwhile` is called in a thread of its own once the children are started: this one has little to do."""
+    `meanwhile` is called in a thread of its own once the children are started: this one has little to do. `forks`: the
+    children are copies of this process where that has one thread, and need not start and import for 0.1 s each."""
     waiting = deque(tasks)
     spent = _Spent(limits)
     total_bytes = sum(task.size_bytes for task in tasks)
     count = min(_MAXIMUM_WORKERS, os.cpu_count() or 1, len(tasks), 1 + total_bytes // _BYTES_PER_WORKER)
     with selectors.DefaultSelector() as selector:
-        workers = [_Reader(selector, limits, waiting, spent) for _ in range(count)]
+        workers = [_Reader(selector, limits, waiting, spent, "forked" if forks else "now") for _ in range(count)]
         if meanwhile is not None and workers:
             threading.Thread(target=meanwhile, name="meanwhile", daemon=True).start()
         try:
@@ -174,7 +185,9 @@ def _serve(selector: selectors.BaseSelector, workers: Sequence["_Reader"]) -> No
 class _Reader:
     """One child, replaced when a file was too much for it."""
 
-    def __init__(self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task], spent: _Spent) -> None:
+    def __init__(
+        self, selector: selectors.BaseSelector, limits: Limits, waiting: deque[Task], spent: _Spent, when: str
+    ) -> None:
         self.task: Task | None = None
         self._spent = spent
         self._given = self._seconds = 0.0
@@ -184,7 +197,7 @@ class _Reader:
         self._waiting = waiting
         self._selector = selector
         started = _started_ahead(limits)
-        self._worker = started or _worker(limits)
+        self._worker = started or _worker(limits, when)
         if started is None:
             self._start()
         else:

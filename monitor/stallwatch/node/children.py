@@ -106,11 +106,12 @@ class OwnChild:
 
 
 class ForkedChild:
-    """A process that began as a copy of this one, as PopenChild's that leads a session. Satisfies Child."""
+    """A process that began as a copy of this one; ended as a PopenChild is. Satisfies Child."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, leads_session: bool = True) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self._leads_session = leads_session
 
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs."""
@@ -132,10 +133,11 @@ class ForkedChild:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it with all that it started."""
+        """Kill it; one that leads a session with all that it started."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has only begun, and leads nobody
-                os.killpg(self.pid, signal.SIGKILL)
+            if self._leads_session:
+                with contextlib.suppress(ProcessLookupError):  # it has only begun, and leads nobody
+                    os.killpg(self.pid, signal.SIGKILL)
             os.kill(self.pid, signal.SIGKILL)  # not reaped: the pid is its own
 
     def _has_ended_within(self, seconds: float) -> bool:
@@ -152,8 +154,17 @@ class OwnFork:
     """A process of ours, with our rights, that runs what is imported here already: its code is in memory once for all
     that are started so. It has nothing of this process but its environment, standard error, and what it is lent."""
 
-    def __init__(self, main: Callable[[], None], name: Sequence[str], lends: Sequence[int] = ()) -> None:
-        """`name`: its command line, for people. Call it where there is one thread. Raise OSError."""
+    def __init__(
+        self,
+        main: Callable[[], object],
+        name: Sequence[str],
+        lends: Sequence[int] = (),
+        *,
+        leads_session: bool = True,
+        quiet: bool = False,
+    ) -> None:
+        """`name`: its command line, for people; the others as in OwnChild. Call it where there is one thread. Raise
+        OSError."""
         self.channel, theirs = socket.socketpair()
         with theirs:
             # What comes before it has its own handlers is for it, and would be lost on ours.
@@ -161,13 +172,13 @@ class OwnFork:
             try:
                 pid = os.fork()
                 if pid == 0:
-                    _be(main, name, theirs.fileno(), lends, before)
+                    _be(main, name, theirs.fileno(), lends, before, leads_session=leads_session, quiet=quiet)
             except OSError:
                 self.channel.close()
                 raise
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self.child: Child = ForkedChild(pid)
+            self.child: Child = ForkedChild(pid, leads_session=leads_session)
 
 
 def imported(modules: Iterable[str]) -> dict[str, Main]:
@@ -185,7 +196,14 @@ def imported(modules: Iterable[str]) -> dict[str, Main]:
 
 
 def _be(
-    main: Callable[[], None], name: Sequence[str], channel: int, lends: Sequence[int], mask: Collection[int]
+    main: Callable[[], object],
+    name: Sequence[str],
+    channel: int,
+    lends: Sequence[int],
+    mask: Collection[int],
+    *,
+    leads_session: bool,
+    quiet: bool,
 ) -> NoReturn:
     """What an exec would do, done by hand; never returns into what the parent was at."""
     code = 1
@@ -193,13 +211,16 @@ def _be(
         # What is garbage of the parent's stays so: an object that is taken apart here would close a descriptor whose
         # number is another's by then.
         gc.freeze()
-        os.setsid()
+        if leads_session:
+            os.setsid()
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.dup2(channel, 0)
         os.dup2(channel, 1)
+        if quiet:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor not in lends:
                 with contextlib.suppress(OSError):
