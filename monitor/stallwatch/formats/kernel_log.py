@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from stallwatch.formats.log_prefix import strip_colours
 from stallwatch.formats.outside_text import line_of
-from stallwatch.model.evidence import KernelLog
 from stallwatch.model.kernel import KernelEvent
+from stallwatch.model.log_event import KernelLog
 
 _KEPT_LINES: Final = 500
 _KEPT_EVENTS: Final = 2_000

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from stallwatch.formats.log_launcher import exit_of
 from stallwatch.formats.log_prefix import Line
 from stallwatch.formats.log_traceback import innermost_own
-from stallwatch.model.evidence import CodeFrame, LogEvent
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.log_event import LogEvent
 
 _NCCL_ERROR: Final = re.compile(r"NCCL (?:error in: |Error \d+: )|ncclResult_t")
 _NCCL_NAME: Final = re.compile(r"nccl\w+: ")

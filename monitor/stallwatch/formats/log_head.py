@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import BeforeWatchdogs, LogEvent
 
 # Kinds of what a watchdog writes as it finds that its rank waits in vain.
 WATCHDOGS_WORDS = (
     "collective_timeout", "group_status", "watchdog_end", "recorder_disabled", "failed_stack", "dump_signal",
 )  # fmt: skip
 
-Before = Literal["other", "nothing", "rest"]
 # Torch's lines as its C++ writes them, and those of the stacks below them.
 _OF_TORCH: Final = re.compile(r"\[E(?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup|Work)\w+\.[ch]pp:\d+\] ")
 _OF_STACK: Final = re.compile(
@@ -58,7 +57,7 @@ class LogHead:
             self._first = text if self._first is None else self._first
 
     @property
-    def before(self) -> Before:
+    def before(self) -> BeforeWatchdogs:
         """What stands before the watchdogs' words. Of a text that begins within them others' words may be lost."""
         if self._other or not self._begun:
             return "other"

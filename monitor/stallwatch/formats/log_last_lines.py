@@ -5,7 +5,7 @@ from typing import Final
 
 from stallwatch.formats.log_lines import MAXIMUM_LINE
 from stallwatch.formats.log_prefix import read_line
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 
 _ERROR_LIKE: Final = re.compile(
     r"\b(?:error|errors|fatal|failed|failure|fail|exception|abort(?:ed)?|killed|panic|cannot|can't|unable to|denied"

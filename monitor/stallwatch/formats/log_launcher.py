@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stallwatch.formats.log_traceback import Traceback, starts
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 
 START: Final = re.compile(r"^(?:.*\.)?ChildFailedError:|^Failures:\s*$|^Root Cause \(first observed failure\) ?:")
 _ROOT: Final = re.compile(r"^Root Cause \(first observed failure\) ?:")

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from stallwatch.model.evidence import SideOfMismatch
+from stallwatch.model.log_event import SideOfMismatch
 
 # "Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE, TensorShape=[10],
 # TensorDtypes=Float, TensorDeviceTypes=…), but Rank 1 is running collective: …"; commas and fields differ by version.

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stallwatch.formats.log_prefix import Line
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # Where an agent of torchrun stands between srun or mpirun and the ranks, a task is a node.
 _AGENTS = (

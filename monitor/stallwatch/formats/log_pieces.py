@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stallwatch.formats import kernel_log, training_log
 from stallwatch.formats.log_patterns import PATTERNS
-from stallwatch.model.evidence import LogTail
+from stallwatch.model.log_event import LogTail
 
 WHOLE_BYTES: Final = 8 << 20  # up to this a log is parsed as it is
 _BLOCK_BYTES: Final = 1 << 20

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stallwatch.formats.log_prefix import Line, decoloured
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
 _STEP: Final = re.compile(

@@ -43,7 +43,7 @@ from stallwatch.formats.log_traceback import (
     undrawn,
 )
 from stallwatch.formats.outside_text import line_of
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent, LogTail
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent, LogTail
 
 _KEPT_LINES: Final = 400
 _KEPT_EVENTS: Final = 2_000
