@@ -15,8 +15,9 @@ from stallwatch.bundle.other_runs import dumps_of_other_runs
 from stallwatch.bundle.rendezvous import others_of_job
 from stallwatch.formats.log_folders import of_path, run_of
 from stallwatch.formats.recorder_table import CallSites
-from stallwatch.model.evidence import Evidence, HeldBack, LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.evidence import Evidence, HeldBack, NodeEvidence, RankEvidence
 from stallwatch.model.incident import Incident
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.reading import Known
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
 from stallwatch.model.snapshot import JobKey, NodeSnapshot

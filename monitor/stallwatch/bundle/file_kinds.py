@@ -15,20 +15,11 @@ from stallwatch.formats.outside_text import line_of, name_of, text_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.evidence import (
-    Attempt,
-    KernelLog,
-    LogTail,
-    ProcessLook,
-    Profile,
-    RasCommunicator,
-    SourceLine,
-    Stacks,
-    Usage,
-)
+from stallwatch.model.evidence import Attempt, ProcessLook, Profile, RasCommunicator, SourceLine, Stacks, Usage
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.hook_report import HookReport
 from stallwatch.model.incident import Incident
+from stallwatch.model.log_event import KernelLog, LogTail
 from stallwatch.model.snapshot import Heartbeat, NodeSnapshot
 
 if TYPE_CHECKING:

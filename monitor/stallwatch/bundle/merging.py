@@ -12,18 +12,9 @@ from stallwatch.bundle.thread_ids import as_the_node_numbers
 from stallwatch.diagnosis.logs.consequence import only_waited
 from stallwatch.formats.recorder_table import CallSites, RecorderTable, expand
 from stallwatch.formats.stack_texts import at_end
-from stallwatch.model.evidence import (
-    KernelLog,
-    LogEvent,
-    LogTail,
-    NodeEvidence,
-    RankEvidence,
-    RasCommunicator,
-    RecordedGroup,
-    Recorder,
-    Stacks,
-)
+from stallwatch.model.evidence import NodeEvidence, RankEvidence, RasCommunicator, RecordedGroup, Recorder, Stacks
 from stallwatch.model.gpu import Gpu
+from stallwatch.model.log_event import KernelLog, LogEvent, LogTail
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import RankSummary
 

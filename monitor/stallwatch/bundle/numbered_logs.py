@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stallwatch.model.evidence import PROCESS_ENDS, LogTail, Stacks
+from stallwatch.model.evidence import Stacks
+from stallwatch.model.log_event import PROCESS_ENDS, LogTail
 
 _NUMBER: Final = re.compile(r"\d{1,6}")
 _FEWEST: Final = 2  # logs whose own lines agree with their number

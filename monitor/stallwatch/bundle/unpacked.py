@@ -15,7 +15,7 @@ from stallwatch.formats.log_lines import encoding_of
 from stallwatch.formats.log_pieces import WHOLE_BYTES, parse_pieces
 from stallwatch.formats.log_prefix import is_json_line
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.evidence import LogTail
+from stallwatch.model.log_event import LogTail
 
 # First bytes of packed files, and who unpacks them.
 _PACKED: Final[tuple[tuple[bytes, Callable[[io.BufferedReader], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]], ...]] = (

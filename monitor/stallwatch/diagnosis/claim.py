@@ -18,7 +18,8 @@ from stallwatch.diagnosis.step import NextStep
 from stallwatch.diagnosis.waits.graph import Point, Wait
 from stallwatch.formats.rank_ranges import named_ranks, rank_ranges, verb
 from stallwatch.model.causes import CAUSES
-from stallwatch.model.evidence import PROCESS_ENDS, ProcessLook
+from stallwatch.model.evidence import ProcessLook
+from stallwatch.model.log_event import PROCESS_ENDS
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
 

@@ -23,12 +23,12 @@ from stallwatch.model.evidence import (
     Attempt,
     CodeFrame,
     Evidence,
-    LogEvent,
     NodeEvidence,
     ProcessLook,
     RankEvidence,
     SourceBlock,
 )
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.snapshot import Heartbeat
 from stallwatch.model.summary import SCHEMA_VERSION, Call, RankSummary, Stream
 from stallwatch.model.verdict import Fact, Frame

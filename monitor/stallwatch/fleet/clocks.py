@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.node_summary import NodeSummary, RankDigest
 from stallwatch.fleet.node_word import MOST_NAME, Believed
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.summary import Pending
 
 # The place's clock has whole seconds, and a put may take three: what is less is no clock that is apart.

@@ -12,8 +12,9 @@ from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, post_transfers
 from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
 from stallwatch.diagnosis.recorder.signature import names_transfer
-from stallwatch.model.evidence import CodeFrame, LogEvent, RankEvidence, SourceBlock, SourceLine
+from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.summary import RankSummary
 from stallwatch.model.verdict import EndsByItself, Fact, Frame, Where
 

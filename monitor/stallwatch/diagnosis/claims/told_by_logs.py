@@ -16,7 +16,7 @@ from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, word
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD, Waiter, places_of
 from stallwatch.formats.operation_names import operation_name
-from stallwatch.model.evidence import PROCESS_ENDS
+from stallwatch.model.log_event import PROCESS_ENDS
 from stallwatch.model.verdict import Cause, Confidence, Fact, Rejected
 
 _NO_RANK = ("the rank: the launcher's summary of that node, or lines that begin with [rankN]:",)

@@ -10,7 +10,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, Waiter
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import named_ranks, verb
-from stallwatch.model.evidence import SideOfMismatch
+from stallwatch.model.log_event import SideOfMismatch
 from stallwatch.model.verdict import Mismatch
 
 # In health some ranks of these may be done while others wait: a root need not wait for its receivers, or they for it.

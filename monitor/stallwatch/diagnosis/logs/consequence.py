@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from stallwatch.formats.log_mismatch import refusal_of
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # One event of a log with what it is taken as.
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import SENT, LoggedFailure
 from stallwatch.formats.log_time import moment
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # torchrun waits 30 s for whom it has sent SIGTERM. A time from an error file is up to a look (5 s) too early.
 _GRACE_SECONDS: Final = 20.0

@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
-from stallwatch.model.evidence import LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
+from stallwatch.model.log_event import LogEvent
 
 _TORCHS: Final = re.compile(r"^\[[EWIF](?:\d{3,4} [\d:.]+)? ?[\w.]+\.\w+:\d+\] (?:\[(?:PG .*?)?Rank \d+\]\s+)*")
 _EXPLAINED: Final = re.compile(r"\. ?This typically indicates .*")  # what torch says of its watchdog's standstill

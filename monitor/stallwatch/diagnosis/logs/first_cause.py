@@ -29,7 +29,7 @@ from stallwatch.diagnosis.logs.joined_events import merged
 from stallwatch.diagnosis.logs.later_failures import is_before, later_failures
 from stallwatch.diagnosis.logs.strength import CAUSES, OF_A_RANK, PLACE, TIMEOUTS
 from stallwatch.formats.log_progress import OF_MEETING
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 _NOT_TOLD: Final = frozenset(
     ("group_status", "nccl_init_started", "nccl_init_complete", "init_waiting", "failed_stack", "terminated", "killing",

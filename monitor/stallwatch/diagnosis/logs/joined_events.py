@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from stallwatch.diagnosis.logs.consequence import CANN_OF_OTHERS, passes_on
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 
 _CANN_LINES: Final = 3  # from HCCL's exception to CANN's reason: torch_npu prints its own number between them
 _OF_HCCL: Final = re.compile(r"hccl function error|ops function error: hccl", re.IGNORECASE)

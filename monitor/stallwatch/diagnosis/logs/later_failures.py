@@ -9,7 +9,7 @@ from stallwatch.diagnosis.logs.consequence import LoggedFailure, is_late
 from stallwatch.diagnosis.logs.strength import OF_A_RANK, TIMEOUTS
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_time import moment
-from stallwatch.model.evidence import PROCESS_ENDS, LogEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 _CLEARLY_LATER_SECONDS: Final = 2.0
 _AGENTS_APART_SECONDS: Final = 10.0  # they look at their processes every 5 s at most

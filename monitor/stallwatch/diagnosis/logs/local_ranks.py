@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 
 
 def by_local_rank(events: list[LogEvent], nodes: int) -> list[LogEvent]:

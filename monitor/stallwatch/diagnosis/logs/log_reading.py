@@ -16,8 +16,9 @@ from stallwatch.diagnosis.logs.local_ranks import by_local_rank
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
 from stallwatch.formats.log_progress import ends_any_process
-from stallwatch.model.evidence import PROCESS_ENDS, SHARED_LOG, LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.evidence import SHARED_LOG, NodeEvidence, RankEvidence
 from stallwatch.model.kernel import KernelEvent
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # Attempts of one run: launchers start all ranks again, and what ended an earlier attempt did not end the run.
 

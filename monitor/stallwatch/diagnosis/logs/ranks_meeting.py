@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from stallwatch.diagnosis.logs.log_reading import LogReading
 from stallwatch.formats.rank_ranges import named_ranks, rank_ranges
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.verdict import Fact
 
 _INIT = ("init_timeout", "init_waiting")

@@ -21,7 +21,7 @@ from stallwatch.diagnosis.logs.remedies_by_text import (
 from stallwatch.diagnosis.logs.remedies_of_handshakes import handshake_words
 from stallwatch.diagnosis.logs.remedies_of_memory import memory_words
 from stallwatch.formats.addresses import AddressWords, address_words, kind_of_address, peer_address
-from stallwatch.model.evidence import PROCESS_ENDS
+from stallwatch.model.log_event import PROCESS_ENDS
 
 # The store of torch before 1.9, that is before torchrun, says no more; later ones name the port.
 _OLD_STORE = re.compile(r"(?:Runtime|Value)Error: Address already in use\s*$")

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import OWN_LOG, RAISED, words_for
 from stallwatch.diagnosis.logs.remedies_by_text import Words
-from stallwatch.model.evidence import LogEvent
 from stallwatch.model.launchers import MPI_PROGRAMS
+from stallwatch.model.log_event import LogEvent
 
 Library = Literal["nccl", "hccl"]
 Launcher = Literal["torchrun", "mpirun", "srun", "deepspeed", "ray", ""]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stallwatch.model.evidence import PROCESS_ENDS
+from stallwatch.model.log_event import PROCESS_ENDS
 
 # What names a cause by itself, the strongest first. Everything below "exception" is what others saw of it.
 CAUSES: Final[tuple[tuple[str, ...], ...]] = (

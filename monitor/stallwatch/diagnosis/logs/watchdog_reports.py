@@ -13,7 +13,8 @@ from stallwatch.diagnosis.logs.consequence import is_of_several
 from stallwatch.formats.log_head import WATCHDOGS_WORDS
 from stallwatch.formats.operation_names import operation_name
 from stallwatch.formats.rank_ranges import named_ranks
-from stallwatch.model.evidence import PROCESS_ENDS, CodeFrame, LogEvent
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 UNTOLD = 0  # the number of a wait whose watchdog names its group alone (nccl2's); operations count from 1
 DEFAULT = ("default_pg", "0", "")
