@@ -5,7 +5,6 @@ from typing import Any, Unpack
 from stallwatch.formats.training_log import parse
 from stallwatch.model.evidence import (
     CodeFrame,
-    LogEvent,
     Operation,
     ProcessLook,
     RankEvidence,
@@ -15,6 +14,7 @@ from stallwatch.model.evidence import (
     ThreadStack,
     ThreadState,
 )
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.snapshot import Heartbeat
 from tests.builders.heartbeat import HeartbeatFields, heartbeat
 

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.formats.training_log import parse
-from stallwatch.model.evidence import Evidence, LogEvent, NodeEvidence, RankEvidence
+from stallwatch.model.evidence import Evidence, NodeEvidence, RankEvidence
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.verdict import Verdict
 
 VERSIONS = ("1.13", "2.0", "2.1", "2.3", "2.4", "2.5", "2.6", "2.8")

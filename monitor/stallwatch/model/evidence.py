@@ -6,11 +6,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.hook_report import CodeFrame as CodeFrame
 from stallwatch.model.hook_report import HookReport
 from stallwatch.model.kernel import KernelEvent
-from stallwatch.model.log_event import PROCESS_ENDS as PROCESS_ENDS
-from stallwatch.model.log_event import KernelLog as KernelLog
-from stallwatch.model.log_event import LogEvent as LogEvent
-from stallwatch.model.log_event import LogTail as LogTail
-from stallwatch.model.log_event import SideOfMismatch as SideOfMismatch
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.process import ChildProcess as ChildProcess
 from stallwatch.model.process import Process
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous

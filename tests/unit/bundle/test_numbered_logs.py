@@ -2,7 +2,7 @@
 
 from stallwatch.bundle.numbered_logs import ranks_of_logs
 from stallwatch.formats.training_log import parse
-from stallwatch.model.evidence import LogTail
+from stallwatch.model.log_event import LogTail
 from tests.builders.texts import RAISED, timed_out
 
 

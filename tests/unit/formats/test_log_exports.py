@@ -7,7 +7,7 @@ import pytest
 
 from stallwatch.bundle.guessing import guess
 from stallwatch.formats.entry_templates import TemplateLibrary
-from stallwatch.model.evidence import LogTail
+from stallwatch.model.log_event import LogTail
 
 _WAITS = (
     "[rank{0}]:[E1103 04:17:22.481 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: "

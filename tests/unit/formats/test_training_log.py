@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch.formats.log_prefix import read_line
 from stallwatch.formats.training_log import parse
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 

@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import CodeFrame, LogEvent
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.log_event import LogEvent
 from stallwatch.model.verdict import Verdict
 from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, loop, world
 

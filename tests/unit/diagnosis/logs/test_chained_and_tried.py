@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stallwatch.diagnosis.logs.first_cause import tell
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 
 
 def raised(line: int, text: str, **fields: Any) -> LogEvent:

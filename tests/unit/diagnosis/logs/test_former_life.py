@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.logs import of_this_life
-from stallwatch.model.evidence import Evidence, LogEvent, ProcessLook, RankEvidence
+from stallwatch.model.evidence import Evidence, ProcessLook, RankEvidence
+from stallwatch.model.log_event import LogEvent
 
 OLD = (
     LogEvent("exception", "RuntimeError: first life", 10, rank=0, exception="RuntimeError"),

@@ -3,7 +3,8 @@
 import msgspec
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import Evidence, LogEvent, RankEvidence
+from stallwatch.model.evidence import Evidence, RankEvidence
+from stallwatch.model.log_event import LogEvent
 from tests.builders.job import Rank, evidence
 
 

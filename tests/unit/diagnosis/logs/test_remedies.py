@@ -6,7 +6,8 @@ import pytest
 
 from stallwatch.diagnosis.logs.consequence import LoggedFailure, is_consequence, meaning
 from stallwatch.diagnosis.logs.remedies import words_for
-from stallwatch.model.evidence import CodeFrame, LogEvent, SideOfMismatch
+from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.log_event import LogEvent, SideOfMismatch
 from tests.builders.texts import RAISED, verdict
 
 SIDES = (SideOfMismatch(0, "ALLREDUCE", 5, "[8]", "Float"), SideOfMismatch(1, "BROADCAST", 5, "[8]", "Float"))

@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch.diagnosis.logs import read_logs
 from stallwatch.diagnosis.logs.remedies_by_origin import launcher_of, log_per_rank, words_in
-from stallwatch.model.evidence import LogEvent
+from stallwatch.model.log_event import LogEvent
 from tests.builders.rank_evidence import logged
 
 _HCCL = "RuntimeError: create:../torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:66 HCCL function error: {}, code 4"

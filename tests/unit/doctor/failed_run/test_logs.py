@@ -11,7 +11,8 @@ from stallwatch.doctor.failed_run.logs import FailedRun
 from stallwatch.doctor.surroundings import Question
 from stallwatch.formats import log_pieces
 from stallwatch.formats.training_log import parse
-from stallwatch.model.evidence import Evidence, LogTail, NodeEvidence
+from stallwatch.model.evidence import Evidence, NodeEvidence
+from stallwatch.model.log_event import LogTail
 from tests.unit.doctor.fakes import Node
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
