@@ -67,7 +67,7 @@ def _parse_pickle(
 def _parse_json(data: bytes, source: str, look: int, builder: TableBuilder) -> RecorderTable:
     dump, broke_off = broken_json.decode(data)
     caveats = ["it broke off; what was complete before is used"] if broke_off else []
-    entry_reader = EntryReader(builder, len(data) + _SHARED_ITEMS)
+    entry_reader = EntryReader(builder, len(data) + _SHARED_ITEMS, of_json=True)
     return _table(dump, source, look, builder, entry_reader, None, caveats, cut_short=broke_off)
 
 

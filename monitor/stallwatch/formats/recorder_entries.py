@@ -3,6 +3,7 @@
 import re
 from typing import Any, Final
 
+from stallwatch.encoding import msgpack_of
 from stallwatch.formats.outside_text import name_of
 from stallwatch.formats.recorder_table import ABSENT, NUMBER_KEYS, CallKind, TableBuilder
 from stallwatch.model.evidence import CodeFrame
@@ -16,6 +17,22 @@ _NUMBERS: Final = 1 << 48  # a job that calls a collective every microsecond com
 _STATES: Final = frozenset(("scheduled", "started", "completed"))
 _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,19}\s*")
 _BACKEND: Final = re.compile(r"([A-Za-z][A-Za-z0-9_]*):(?!:)")
+_KIND_KEYS: Final = (
+    "profiling_name",
+    "process_group",
+    "pg_id",
+    "is_p2p",
+    "state",
+    "retired",
+    "input_sizes",
+    "output_sizes",
+    "input_dtypes",
+    "output_dtypes",
+    "timeout_ms",
+    "thread_id",
+    "thread_name",
+    "frames",
+)
 _NEVER_ZERO: Final = frozenset(("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns"))
 
 
@@ -62,9 +79,12 @@ class EntryReader:
     """Turns entries into rows of a table. A list that entries share is read once, and what an entry may refer to in
     all is bounded: a file that repeats one list a million times costs little more than it weighs on disk."""
 
-    def __init__(self, table: TableBuilder, budget: int) -> None:
+    def __init__(self, table: TableBuilder, budget: int, *, of_json: bool = False) -> None:
+        """`of_json`: entries share no list, and none refers to more than it holds itself."""
         self.table = table
         self._budget = budget  # tensors and frames that entries may still refer to
+        self._is_of_json = of_json
+        self._kinds: dict[bytes, int] = {}  # of JSON, by the words of which a kind is made
         # By id of the list, which the caller keeps alive.
         self._sites: dict[int, int] = {}
         self._tuples: dict[int, Any] = {}
@@ -101,6 +121,27 @@ class EntryReader:
 
     def kind(self, entry: dict[Any, Any]) -> int:
         """The index of what repeats of an entry; raise BadEntry without a name."""
+        words = self._words(entry) if self._is_of_json else None
+        if words is None:
+            return self._read_kind(entry)
+        known = self._kinds.get(words)
+        if known is None:
+            known = self._kinds[words] = self._read_kind(entry)
+        return known
+
+    @staticmethod
+    def _words(entry: dict[Any, Any]) -> bytes | None:
+        """All that `_read_kind` reads of it, as bytes, which no two values share that differ in type; None where it
+        reads more, or a word cannot be written."""
+        state = entry.get("state")
+        if type(state) is not str or state not in _STATES:
+            return None
+        try:
+            return msgpack_of([entry.get(key) for key in _KIND_KEYS])
+        except (ValueError, OverflowError, RecursionError):  # a number of more than 64 bits, text that is none
+            return None
+
+    def _read_kind(self, entry: dict[Any, Any]) -> int:
         profiling_name = text(entry.get("profiling_name"))
         if not profiling_name:
             raise BadEntry("has no operation name")

@@ -303,3 +303,71 @@ def test_a_state_that_no_version_writes_is_told_by_the_times() -> None:
     dump = {"version": "2.10", "entries": [done, {**entry, "collective_seq_id": 2}]}
     states = [operation.state for operation in parse(pickle.dumps(dump, protocol=2), "x").operations]
     assert states == ["completed", "scheduled"]
+
+
+# What differs by type alone, or cannot be written as it is, is not the same.
+ALIKE: list[dict[str, Any]] = [
+    {"retired": True},
+    {"retired": 1},
+    {"retired": 1.0},
+    {"pg_id": 1},
+    {"pg_id": True},
+    {"pg_id": "1"},
+    {"pg_id": 2**70},
+    {"is_p2p": True},
+    {"is_p2p": 1},
+    {"profiling_name": "gloo:send"},
+    {"profiling_name": ["gloo:send"]},
+    {"process_group": ["1", "other"]},
+    {"process_group": "1"},
+    {"state": "COMPLETED"},
+    {"state": "completed"},
+    {"state": ["completed"]},
+    {"state": "weird", "time_discovered_completed_ns": 5},
+    {"state": "weird"},
+    {"input_sizes": [[2, 3]]},
+    {"input_sizes": [[2], [3]]},
+    {"output_sizes": [[True]]},
+    {"input_dtypes": ["Int"]},
+    {"output_dtypes": ["Int"]},
+    {"timeout_ms": 5},
+    {"timeout_ms": 5.0},
+    {"timeout_ms": 5.5},
+    {"thread_id": "5"},
+    {"thread_id": 6},
+    {"thread_name": "MainThread"},
+    {"frames": [{"name": "step", "filename": "train.py", "line": 3}]},
+    {"frames": {}},
+]
+
+
+def test_entries_of_json_that_are_alike_are_read_once_and_others_each_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = json.loads(json.dumps(entry(state="scheduled", frames=None)))
+    entries = [usual | change | {"collective_seq_id": n} for n, change in enumerate([{}, *ALIKE] * 3)]
+    tables = []
+    for of_json in (True, False):
+        builder = TableBuilder()
+        reader, read = EntryReader(builder, 1 << 20, of_json=of_json), 0
+        whole = EntryReader._read_kind
+
+        def counted(self: EntryReader, entry: dict[Any, Any], whole: Callable[..., int] = whole) -> int:
+            nonlocal read
+            read += 1
+            return whole(self, entry)
+
+        monkeypatch.setattr(EntryReader, "_read_kind", counted)
+        said = []
+        for ordinal, one in enumerate(entries):
+            try:
+                reader.add(one, ordinal)
+            except BadEntry as error:
+                said.append((ordinal, str(error)))
+        monkeypatch.setattr(EntryReader, "_read_kind", whole)
+        tables.append((builder.kinds, bytes(builder.kind_of), bytes(builder.numbers), said))
+        assert read <= len(ALIKE) + 16 if of_json else read == len(entries)
+    assert tables[0] == tables[1]
+    assert len(tables[0][0]) > 15
+    data = json.dumps({"entries": entries, "pg_config": {}}).encode()
+    assert parse_table(data, "x").kinds == tables[1][0]
