@@ -133,14 +133,14 @@ def _with_verdict(
 ) -> IncidentLife:
     """The incident with what this node has judged, and whether it was so before; adds to the actions."""
     verdict, still = report.verdicts[0], _is_same(life.incident.verdict, report.verdicts[0])
-    life = taken(life, report, now_ns)
+    life = with_report(life, report, now_ns)
     what = f"verdict{' still' if still else ''}: {verdict.cause} ({verdict.confidence}): {verdict.summary}"
     return replace(life, incident=noted(_with_recurrence(life.incident, earlier), what, wall_ns, actions))
 
 
-def taken(life: IncidentLife, report: Report, now_ns: int) -> IncidentLife:
-    """The verdict of the report, of this node or of all nodes of the job, is the incident's, since it was first the
-    same."""
+def with_report(life: IncidentLife, report: Report, now_ns: int) -> IncidentLife:
+    """Return the incident with this report, of this node or of all nodes of the job, and in the state that its verdict
+    puts it into. The verdict stands since it was first the same."""
     incident, verdict = life.incident, report.verdicts[0]
     if report.deadline is None and verdict.cause != "healthy" and incident.report is not None:
         # What it stands in is what earlier looks saw, whose ranks or recorders may not answer any more.

@@ -8,7 +8,7 @@ from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.afterwards import afterwards
 from stallwatch.incidents.delivery_steps import verdict_key
 from stallwatch.incidents.life import Family, IncidentLife, IncidentTable
-from stallwatch.incidents.looking import named, noted, taken
+from stallwatch.incidents.looking import named, noted, with_report
 from stallwatch.incidents.messages import Action, FleetSaid
 from stallwatch.model.incident import NO_RANKS, SEVERITIES, Incident, IncidentState, Together, is_last
 from stallwatch.model.verdict import Report
@@ -52,7 +52,7 @@ def said(life: IncidentLife, event: FleetSaid, at_ns: int, wall_ns: int, actions
     before = said_of(life.incident, event, wall_ns, actions)
     life, report = replace(life, incident=before), _of_the_job(before, event)
     if report is not None:
-        life = taken(life, report, at_ns)
+        life = with_report(life, report, at_ns)
         life = replace(life, incident=_noted_news(before, life.incident, event, wall_ns, actions))
     return replace(life, incident=_as_told(life.incident, at_ns, wall_ns, actions))
 
