@@ -204,7 +204,7 @@ def compare(folder: Path, sampling: Sampling) -> Compared:
     """Given what a sample has left in a folder, return what its ranks called."""
     # Nobody else who writes things down needs what judges.
     from stallwatch.bundle.reader import load
-    from stallwatch.diagnosis.calls.drift import judge_sample
+    from stallwatch.diagnosis.calls.sample_verdict import judge_sample
 
     write_json(folder / "bundle.json", {"schema_version": 1, "world_size": sampling.world_size})
     wall_minus_monotonic_ns = time.time_ns() - time.monotonic_ns()

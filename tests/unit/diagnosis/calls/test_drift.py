@@ -3,7 +3,8 @@
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.calls.drift import Drift, find_drift, judge_sample
+from stallwatch.diagnosis.calls.drift import Drift, find_drift
+from stallwatch.diagnosis.calls.sample_verdict import judge_sample
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.summary import SampleMemory
 from tests.builders.job import Call, Rank, evidence, loop, world

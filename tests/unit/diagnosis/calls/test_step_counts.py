@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.calls.drift import judge_sample, offsets, step_counts
+from stallwatch.diagnosis.calls.sample_verdict import judge_sample
+from stallwatch.diagnosis.calls.step_counts import offsets, step_counts
 from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.summary import Offset, SampleMemory
 from stallwatch.model.verdict import Verdict
