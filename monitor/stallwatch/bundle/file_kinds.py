@@ -185,7 +185,7 @@ KINDS: Final[dict[str, Kind]] = {
     "log": Kind(_log, LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),
     "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE, of_log=True),
     "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
-    # What a replay reads beside (bundle.history).
+    # What a replay reads beside (bundle.past).
     "snapshots": Kind(_snapshots, Snapshots, LONGEST_TIMELINE_BYTES, tail=True),
     "configuration": Kind(_structure(dict[str, dict[str, Any]]), dict[str, dict[str, Any]], _MEBIBYTE),
     "incident": Kind(_structure(Incident, text_of), Incident, 64 * _MEBIBYTE),

@@ -22,6 +22,7 @@ from stallwatch.detectors.lasting import (
 from stallwatch.detectors.looks import Looks, looked, peers_of
 from stallwatch.detectors.shares import Shares, shares_of
 from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, seconds_without, slow_cost
+from stallwatch.detectors.slow_words import SlowReason, cost_lead, held_back
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,
@@ -38,7 +39,7 @@ from stallwatch.detectors.waiting import (
 from stallwatch.detectors.why_slow import why_slow
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
-from stallwatch.model.verdict import Slowness, cost_of
+from stallwatch.model.verdict import Slowness
 
 _SHOWN = 0.6  # of the time for which it must last
 _HOLD_TICKS = 10  # a rank that fell behind by its steps outlives single looks that dissent
@@ -74,19 +75,6 @@ class _Watched(msgspec.Struct, frozen=True):
     def least(self) -> Least | None:
         """The one that some window tells best."""
         return max((least for least in self.by_window if least), key=lambda one: (one.sure, one.nats), default=None)
-
-
-class SlowReason(msgspec.Struct, frozen=True):
-    """Why ranks are held to be slow, in words: who and by what, what it costs, and what is seen of them."""
-
-    who: str
-    cost_lead: str = ""  # "; "; "": the cost was not known
-    why: str = ""
-
-    def told(self, slowness: Slowness | None) -> str:
-        """With this cost."""
-        cost = f"{self.cost_lead}{cost_of(slowness)}" if self.cost_lead and slowness is not None else ""
-        return f"{self.who}{cost}{self.why}"
 
 
 class _Slow(msgspec.Struct, frozen=True):
@@ -375,21 +363,3 @@ def _by_steps(watched: _Watched, alive: Sequence[RankHistory], before: _Slow | N
 
 def _before(looks: Looks, members: Sequence[PeerRank], window: int) -> list[tuple[int, Column]]:
     return [(member.rank, looks.column_before(member, window)) for member in members]
-
-
-def cost_lead(slowness: Slowness | None) -> str:
-    """What stands before that cost; "" where it is not known."""
-    return "" if slowness is None else "; "
-
-
-def held_back(least: Least, since: str, whose: str = "they") -> str:
-    """`whose`: of whom it is that the others' share of waiting is."""
-    holds = "holds" if len(least.ranks) == 1 else "hold"
-    return (
-        f"{_ranks(least.ranks)} {holds} the others back{since}: in the last {least.looks} looks {whose} stood waiting "
-        f"in a collective {least.peers_share:.0%} of the time, {_ranks(least.ranks)} {least.share:.0%}"
-    )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

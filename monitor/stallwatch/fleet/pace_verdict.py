@@ -15,8 +15,8 @@ from stallwatch.detectors.counter_samples import PeerRank
 from stallwatch.detectors.lasting import FIRST_STEPS
 from stallwatch.detectors.looks import LOOK_NS, MISSED_LOOKS, Looks, StepLook, peers_of
 from stallwatch.detectors.node_pace import MOST_BLOCKS, MOST_EARLIER, NodePace
-from stallwatch.detectors.slow import SlowReason, cost_lead, held_back
 from stallwatch.detectors.slow_cost import costs_nothing, seconds_before, since_when, slow_cost
+from stallwatch.detectors.slow_words import SlowReason, cost_lead, held_back
 from stallwatch.detectors.waiting import (
     CONFIRM_NATS,
     LEAST_LOOKS,

@@ -23,7 +23,7 @@ _START_SECONDS = 15.0
 
 
 class FarStore:
-    """Satisfies loop.parts.Store. The loop and people have a child each: neither waits for what the other reads."""
+    """Satisfies loop.protocols.Store. The loop and people have a child each: neither waits for what the other reads."""
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = str(state_directory)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from stallwatch.detectors.slow import SlowReason
+from stallwatch.detectors.slow_words import SlowReason
 from stallwatch.incidents import slowness
 from stallwatch.model.incident import Incident
 from stallwatch.model.verdict import Cause, CulpritProcess, Fact, Frame, Slowness, Verdict, cost_of
