@@ -15,7 +15,7 @@ from stallwatch.progress.cpu_time import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.kinds import Doing
 
 # Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
-_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
+_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.", "socketserver")
 _SERVERS = (
     "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
     "gunicorn.", "zmq.",
