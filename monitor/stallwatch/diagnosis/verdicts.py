@@ -168,6 +168,7 @@ PRECEDENCE: tuple[Callable[[Analysis], Saying], ...] = (
     told_by_logs.over,
     one_call_off.before_the_hang,
     rank_exited.crashed,
+    rpc_answers.all_ask,
     at_their_end.claim,
     slow_rank.claim,
     moving.healthy,

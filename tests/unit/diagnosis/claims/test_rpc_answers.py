@@ -1,7 +1,9 @@
 """torch's RPC: who waits for an answer of another worker is not accused of staying away."""
 
+from msgspec.structs import replace
+
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import CodeFrame
+from stallwatch.model.evidence import CodeFrame, ThreadStack
 from stallwatch.model.verdict import Verdict
 from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, world
 
@@ -43,3 +45,35 @@ def test_where_recorders_show_the_wait_who_asks_is_the_one_that_has_not_entered(
 def test_beside_one_that_stands_elsewhere_all_are_named() -> None:
     verdict = _judged(_SHUTS_DOWN, _ASKS, SLEEPS, _SHUTS_DOWN)
     assert (verdict.cause, verdict.culprits) == ("not_entered", (1, 2))
+
+
+_ASKS_ON = (_ASKS[0], CodeFrame("relay", "/srv/job/train.py", 50), _RUNS[1])
+
+
+def _all_ask(*answering: tuple[CodeFrame, ...]) -> Verdict:
+    """Four ranks whose first calls have not returned; the first of them carry out calls, too."""
+    ranks = []
+    for number in range(4):
+        seen = Rank(number, frames=_ASKS, wchan="futex_do_wait").evidence()
+        pool = [ThreadStack("", 50, False, False, frames, 50) for frames in answering[number : number + 1]]
+        stacks = tuple(replace(one, threads=(*one.threads, *pool)) for one in seen.stacks)
+        ranks.append(replace(seen, stacks=stacks))
+    return judge(replace(evidence(), ranks=tuple(ranks), world_size=4)).verdicts[0]
+
+
+def test_where_all_ask_and_who_carries_out_a_call_asks_on_all_wait_and_nobody_is_named() -> None:
+    """Calls in a circle, one thread to answer with each; it stood for ever, told to nobody."""
+    verdict = _all_ask(_ASKS_ON, _ASKS_ON, _ASKS_ON, _ASKS_ON)
+    assert (verdict.cause, verdict.culprits, verdict.waiting) == ("undecided", (), "0-3")
+    assert "none of their threads carries out what was asked" in verdict.summary
+    assert _all_ask().waiting == "0-3", "of workers that answer in C++, or not at all, nothing is seen"
+
+
+def test_where_all_ask_and_a_thread_carries_out_a_call_no_rank_is_said_to_wait_in_vain() -> None:
+    verdict = _all_ask(_ASKS_ON, _RUNS)
+    assert (verdict.cause, verdict.waiting) == ("undecided", "")
+
+
+def test_who_asks_beside_one_that_does_not_is_no_circle() -> None:
+    verdict = _judged(_ASKS, _ASKS, SLEEPS, _ASKS)
+    assert (verdict.cause, verdict.waiting) == ("undecided", "")
