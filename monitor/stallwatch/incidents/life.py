@@ -34,6 +34,7 @@ class IncidentLife(msgspec.Struct, frozen=True):
     judgements_failed: int = 0
     confirmed_ns: int | None = None
     next_look_ns: int | None = None
+    tells_next: bool = False  # that look is the one before somebody is told: it does not count among those at most
     repeats: int = 0  # looks that left it open, for the back-off
     waiting: tuple[int, ...] = ()  # ranks that were seen to wait; their first waits have been looked at
     waits_due: int = 0  # looks to come at who began to wait

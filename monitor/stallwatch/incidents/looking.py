@@ -194,11 +194,13 @@ def look_and_judge(life: IncidentLife, config: Config, now_ns: int, actions: lis
         return life
     if life.next_look_ns is not None and life.next_look_ns <= now_ns and not _is_awaited(life, now_ns):
         at_waits = life.waits_due > 0
-        if not at_waits and life.looks - life.looks_at_waits >= config.incidents.maximum_looks:
-            return replace(life, next_look_ns=None)
+        late = life.tells_next and now_ns - life.look_ns >= _LAST_REPEAT_SECONDS * SECOND_NS
+        if not (at_waits or late) and life.looks - life.looks_at_waits >= config.incidents.maximum_looks:
+            return replace(life, next_look_ns=None, tells_next=False)
         if life.capturing:
             actions.append(CancelCapture(life.incident.incident_id))
-        life = replace(life, looks=life.looks + 1, look_ns=now_ns, capturing=True, ready=False, next_look_ns=None)
+        life = replace(life, looks=life.looks + 1, look_ns=now_ns, capturing=True, ready=False)
+        life = replace(life, next_look_ns=None, tells_next=False)
         if at_waits:
             life = replace(life, waits_due=life.waits_due - 1, looks_at_waits=life.looks_at_waits + 1)
         actions.append(StartCapture(life.incident, life.looks))
@@ -284,14 +286,15 @@ def _plan(life: IncidentLife, verdict: Verdict, config: Config, now_ns: int) -> 
 
 
 def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> IncidentLife:
-    """Plan a look before the moment at which somebody is told or paged."""
+    """Plan a look before the moment at which somebody is told or paged, one more where all have been taken long ago: of
+    a start, or of a time-out of hours, what was to be told was what was seen in the first 40 minutes."""
     if told_ns is None or life.family not in ("hang", "slow"):
         return life
     look_ns = told_ns - int(_BEFORE_SECONDS * SECOND_NS)
     planned = life.next_look_ns is not None and life.next_look_ns <= max(look_ns, now_ns)
     if planned or life.capturing or life.look_ns >= look_ns or told_ns - now_ns <= SECOND_NS:
         return life
-    return replace(life, next_look_ns=max(look_ns, now_ns))
+    return replace(life, next_look_ns=max(look_ns, now_ns), tells_next=True)
 
 
 def _look_later(life: IncidentLife, now_ns: int) -> IncidentLife:

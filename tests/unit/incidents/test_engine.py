@@ -154,6 +154,21 @@ def test_looks_are_bounded() -> None:
     assert story.life.looks == 4
 
 
+def test_what_is_told_hours_later_is_looked_at_before_whatever_looks_there_were() -> None:
+    story = Story(Config(incidents=IncidentSection(maximum_looks=4)))
+    story.hang("undecided", culprits=(), deadline=5000)
+    story.jobs = (facts(begun=False),)
+    at_ns = START + int((6 + 0.8 * 4994) * SECOND)
+    story.stands(3900)
+    assert story.life.looks == 4
+    story.stands(4010)
+    assert story.severity == "warning"
+    assert story.life.looks == 5
+    assert 0 < at_ns - story.life.look_ns <= 20 * SECOND
+    story.stands(4900)
+    assert story.life.looks == 5
+
+
 def test_a_judgement_that_failed_is_tried_again_later() -> None:
     story = Story()
     story.at(6, stall())
