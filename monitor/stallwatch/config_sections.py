@@ -177,6 +177,14 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_seconds: Annotated[
         float, _key("The same where the job's time-out is not known: half of NCCL's default of ten minutes.", gt=0)
     ] = 300.0
+    unbegun_seconds: Annotated[
+        float,
+        _key(
+            "A job that has never stepped, whose ranks wait and do no work at all, nobody knows for whom, is told as a "
+            "warning after this: starts last up to an hour. Twice this where some of its ranks are not seen.",
+            gt=0,
+        ),
+    ] = 5400.0
     settle_seconds: Annotated[
         float, _key("A guess, and what stands inside a phase, must be seen so for this long before it is told.")
     ] = 40.0

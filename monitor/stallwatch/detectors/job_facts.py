@@ -36,6 +36,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
     oldest_ns: int = 0  # as `began_ns`, of the oldest that is alive
     waiting: tuple[int, ...] = ()  # ranks of which an operation has been pending for some seconds, without another
+    worked_ns: int = 0  # of a job that counts no steps: when one of its ranks was last seen at work (CLOCK_MONOTONIC)
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks here began, dead or alive; 0: not known
 
 
@@ -75,6 +76,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, passed_ns: i
             (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0
         )
         / SECOND_NS,
+        worked_ns=max((rank.ticks.worked_ns for rank in alive), default=0),
         waiting=tuple(sorted({rank.sample.rank for rank in alive if _waits(rank, at_ns)})),
         oldest_ns=min((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * CLOCK_TICK_NS,
         began_ns=max((max(rank.sample.start_ticks, 0) for rank in ranks), default=0) * CLOCK_TICK_NS,

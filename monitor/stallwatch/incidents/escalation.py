@@ -101,6 +101,7 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         in_phase=facts is not None and any(rank in culprits for rank, _ in facts.phases),
         works=facts is not None and bool(culprits & set(facts.working)),
         phase_past_seconds=facts.phase_past_seconds if facts else 0.0,
+        worked_ns=facts.worked_ns if facts else 0,
         silent=incident.together.silent if incident.together is not None else (),
         elsewhere=incident.together is None and facts is not None and len(facts.ranks) < facts.world_size,
         debugged=facts.debugged if facts else (),

@@ -18,6 +18,8 @@ _REDUCTIONS = frozenset({
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 })  # fmt: skip
 _MANY_CALLS = 20
+# One rank alone prepares data for up to three hours; where that is on a node that nobody asks it is not seen to move.
+_UNSEEN_TIMES = 2
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
 
@@ -38,6 +40,7 @@ class Standstill(NamedTuple):
     elsewhere: bool  # ranks of the job are on nodes that nobody asks: what they do is not known here
     debugged: tuple[int, ...]  # ranks under a tracer
     moved_ns: int = 0  # the last look at which those for whom others wait made progress; 0: they never did
+    worked_ns: int = 0  # where it has not begun: when one of its ranks was last seen at work, in whichever thread
     passing_ns: int | None = None  # until then a stop of one of its ranks may be one that passes
 
 
@@ -94,6 +97,8 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     kind = verdict.ends_by_itself
     if not standstill.hooked and (kind == "request" or (kind in _IDLE and not verdict.waiting)):
         return Plan((), "without a hook an idle server looks the same")
+    if kind == "request" and not standstill.begun:
+        return _of_start(standstill, config)  # as an idle server does, whose workers wait for it
     if state == "stuck":  # a warning, and critical when it still stands later
         wait = _longest(
             standstill.known_ns, [_start(standstill, config), _kind(standstill, config), _settling(standstill, config)]
@@ -102,9 +107,30 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     if state not in ("undecided", "waits"):
         return Plan()
     if not standstill.begun:
-        return Plan((), "the job has not begun to step, and nothing shows that it is stuck")
+        return _of_start(standstill, config)
     open_ = _undecided_wait(standstill, config) if state == "undecided" else _moving(standstill, config)
     return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
+
+
+def _of_start(standstill: Standstill, config: Config) -> Plan:
+    """Of a job that has not begun to step, and of which nothing shows that it is stuck: it may load, compile, queue for
+    its peers, or serve. Told is what torch is about to end, and what has done nothing at all for longer than starts
+    last while its ranks wait."""
+    tell = config.tell
+    if not standstill.verdict.waiting:
+        return Plan((), "the job has not begun to step, and no rank is seen to wait for another")  # it may serve
+    own = _share_of_own_time(standstill, tell.waiting_share)
+    if own is not None:
+        why = f"the job has not begun to step ({tell.waiting_share:.0%} of its own time-out, tell.waiting_share)"
+        return Plan(((own, "warning"),), why)
+    if standstill.verdict.traits.state == "waits":
+        return Plan((), "the job has not begun to step, and the culprit makes progress")
+    seconds = tell.unbegun_seconds * (_UNSEEN_TIMES if standstill.elsewhere else 1)
+    since_ns = max(standstill.since_ns, standstill.moved_ns, standstill.worked_ns)
+    kind = _kind(standstill, config)
+    until_ns = max(since_ns + int(seconds * SECOND_NS), kind.until_ns if kind else 0)
+    why = f"the job has not begun to step, as in a start that takes long ({seconds:g} s, tell.unbegun_seconds)"
+    return Plan(((until_ns, "warning"),), why)
 
 
 def _passing(standstill: Standstill, config: Config) -> list[_Wait | None]:

@@ -29,6 +29,11 @@ _FRAMES_NS = 1_500_000_000
 _READ_BEFORE_NS = 500_000_000
 _PULSE_STILL_SECONDS = 3.0  # the hook's pulse beats once a second, and a busy node lets it wait
 _WORKING_SHARE = 0.005  # of a core: a poll ten times a second takes up to 0.003, small works with pauses 0.006
+# Of a start, by all threads of the process and what it started: in an RPC the work is another thread's. Our pulse,
+# trackers and waits that poll take less than one per cent; who loads, compiles or prepares takes much more.
+_START_SHARE = 0.05
+_START_BYTES = 128 << 10  # a second; the hook itself writes 32 KiB
+_START_SECONDS = 30.0  # over which both are taken
 
 
 class TickTimes(msgspec.Struct, frozen=True):
@@ -54,6 +59,10 @@ class Ticks(msgspec.Struct, frozen=True):
     # Since it has stood still for some seconds: CLOCK_MONOTONIC, the CPU time of its main thread and its children, and
     # that with the programs which these have run to their end.
     still: tuple[int, int, int] | None = None
+    # Of one that counts no steps: when it was last seen at work, or could not be seen; and where that is counted from:
+    # CLOCK_MONOTONIC, CPU of the process and its children, the same with their programs, and bytes.
+    worked_ns: int = 0
+    work: tuple[int, int, int, int] | None = None
 
     @property
     def steps_since_ns(self) -> int:
@@ -113,6 +122,7 @@ def first_seen(heartbeat: Heartbeat, at_ns: int) -> Ticks:
         phase_since_ns=heartbeat.phase_since_ns if in_phase else step_since_ns,
         frames_since_ns=at_ns,
         pulse_since_ns=at_ns,
+        worked_ns=at_ns,
     )
 
 
@@ -132,6 +142,7 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
     phase_changed = has_changed_phase(old, new)
     pulsed = new.pulse_count != old.pulse_count
     changes = before.counter_changes
+    worked_ns, work = (before.worked_ns, None) if counts_steps(new) else _worked(before, process, at_ns)
     return Ticks(
         step_since_ns=_dated(old.last_step_ns, new.last_step_ns, moment) if stepped else before.step_since_ns,
         counters_since_ns=at_ns if counted else before.counters_since_ns,
@@ -145,6 +156,8 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
         stepped=stepped,
         pulsed=pulsed,
         still=_still(before, process, stepped or phase_changed, at_ns),
+        worked_ns=worked_ns,
+        work=work,
     )
 
 
@@ -164,6 +177,7 @@ def without_late_time(ticks: Ticks, at_ns: int, late_ns: int) -> Ticks:
         phase_since_ns=min(ticks.phase_since_ns + late_ns, at_ns),
         frames_since_ns=min(ticks.frames_since_ns + late_ns, at_ns),
         pulse_since_ns=min(ticks.pulse_since_ns + late_ns, at_ns),
+        worked_ns=min(ticks.worked_ns + late_ns, at_ns),
     )
 
 
@@ -175,6 +189,23 @@ def _still(before: Ticks, process: ProcessSample | None, moved: bool, at_ns: int
     long_enough = at_ns - max(before.step_since_ns, before.phase_since_ns) >= _STILL_SECONDS * SECOND_NS
     own = _cpu_ticks(process)
     return (at_ns, own, own + _reaped_ticks(process)) if long_enough else None
+
+
+def _worked(before: Ticks, process: ProcessSample | None, at_ns: int) -> tuple[int, tuple[int, int, int, int] | None]:
+    """When a rank that starts was last seen at work, and since when and where its work is counted from."""
+    if process is None:
+        return at_ns, None  # what is not seen may work
+    if before.work is not None and at_ns - before.work[0] < _START_SECONDS * SECOND_NS:
+        return before.worked_ns, before.work
+    own = process.cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
+    now = (at_ns, own, own + _reaped_ticks(process), (process.read_bytes or 0) + (process.write_bytes or 0))
+    if before.work is None:
+        return before.worked_ns, now
+    since_ns, own_then, whole_then, bytes_then = before.work
+    seconds = (at_ns - since_ns) / SECOND_NS
+    ticks = seconds * CLOCK_TICKS_PER_SECOND
+    works = own - own_then >= _START_SHARE * ticks or programs_work((now[2] - whole_then) / ticks)
+    return (at_ns if works or now[3] - bytes_then >= _START_BYTES * seconds else before.worked_ns), now
 
 
 def _cpu_ticks(process: ProcessSample) -> int:

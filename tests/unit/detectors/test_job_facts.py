@@ -48,3 +48,11 @@ def test_who_waits_has_had_an_operation_pending_for_some_seconds(
     groups = (GroupCounter("gloo", 0, 7, 6 if pending else 7),)
     still = replace(ticks, counters_since_ns=history.at_ns - int(seconds * SECOND_NS))
     assert of(history, heartbeat=replace(heartbeat, groups=groups), ticks=still).waiting == waiting
+
+
+def test_a_start_was_last_at_work_when_the_last_of_its_ranks_was() -> None:
+    history = seen()
+    worked = replace(history.ranks[2].ticks, worked_ns=history.at_ns)
+    before = {"ticks": replace(worked, worked_ns=7)}
+    assert of(history, each=before).worked_ns == 7
+    assert of(history, each=before, ticks=worked).worked_ns == history.at_ns

@@ -21,9 +21,9 @@ class _Moment(NamedTuple):
     wall_ns: int = 9_000 * SECOND
 
 
-def life_of(cause: str, **changes: Any) -> IncidentLife:
+def life_of(cause: str, culprits: tuple[int, ...] = (3,), **changes: Any) -> IncidentLife:
     story = Story()
-    story.hang(cause)
+    story.hang(cause, culprits=culprits)
     return replace(story.life, **changes)
 
 
@@ -75,6 +75,14 @@ def test_without_a_verdict_a_failed_judgement_is_told_when_the_patience_with_wha
     assert plan_of(replace(blind, judgements_failed=0)) == Plan()
     assert plan_of(blind, facts(begun=False)) == Plan()
     assert planned(blind, None, Config(), _Moment()) == Plan((), "the job is over, and did not die of what was found")
+
+
+def test_a_start_is_told_once_it_has_done_no_work_for_long() -> None:
+    life = life_of("undecided", culprits=())
+    for worked_ns in (0, NOW_NS):
+        ((at_ns, _),) = plan_of(life, facts(begun=False, worked_ns=worked_ns)).stages
+        since_ns = max(worked_ns, life.incident.since_ns)
+        assert at_ns == since_ns + int(TellSection().unbegun_seconds * SECOND)
 
 
 def test_who_died_of_what_was_found_is_told_once_nothing_looks_at_it_any_more() -> None:

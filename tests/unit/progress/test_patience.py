@@ -135,13 +135,6 @@ def test_a_job_that_has_not_begun_waits_for_its_own_time_out_or_the_setting() ->
     assert planned("rank_exited", begun=False) == [(10, "critical")], "a death is none of a start"
 
 
-@pytest.mark.parametrize("cause", ["undecided", "waiting"])
-def test_what_is_not_known_of_a_job_that_has_not_begun_tells_nobody(cause: str) -> None:
-    told = plan(standstill(cause, begun=False), Config())
-    assert told.stages == ()
-    assert "has not begun" in told.why
-
-
 @pytest.mark.parametrize(
     ("of_verdict", "changes"),
     [

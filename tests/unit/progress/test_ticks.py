@@ -161,11 +161,65 @@ def test_what_moved_or_is_not_read_says_nothing_of_work() -> None:
     assert unseen.still is None
 
 
+STARTS = beat(step=None)
+
+
+def last_worked(*samples: ProcessSample | None, step: int | None = None) -> float:
+    """Of samples that are half a minute apart, the first at second 30."""
+    ticks = first_seen(beat(step=step), at(0))
+    for number, sample in enumerate(samples, 1):
+        moment = TickTimes(at(30 * number), at(30 * number - 1), 0)
+        ticks = advanced(ticks, beat(step=step), beat(step=step), sample, moment)
+    return (ticks.worked_ns - START_NS) / SECOND_NS
+
+
+def test_a_start_was_last_at_work_when_any_of_its_threads_computed() -> None:
+    assert last_worked(process(0), process(0)) == 0
+    assert last_worked(process(0, cpu_ticks=0), process(0, cpu_ticks=149)) == 0, "pulses and polls"
+    assert last_worked(process(0, cpu_ticks=0), process(0, cpu_ticks=150)) == 60, "a twentieth of a core"
+    assert last_worked(process(0, cpu_ticks=0), process(0, cpu_ticks=150), process(0, cpu_ticks=150)) == 60
+    busy = process(0, cpu_ticks=900)
+    assert last_worked(busy, busy, busy) == 0, "that is what it did before"
+
+
+def test_a_start_was_last_at_work_when_what_it_started_computed() -> None:
+    def with_child(own: int, reaped: int = 0) -> ProcessSample:
+        return process(0, children=(ChildProcess(7, "S", cpu_ticks=own, reaped_ticks=reaped),))
+
+    assert last_worked(with_child(0), with_child(150)) == 60
+    assert last_worked(with_child(0), with_child(0, reaped=1400)) == 0, "a loop that polls by a program"
+    assert last_worked(with_child(0), with_child(0, reaped=1500)) == 60
+
+
+def test_a_start_was_last_at_work_when_it_read_or_wrote_more_than_its_hook_writes() -> None:
+    most, hooks = 30 * (128 << 10), 30 * (32 << 10)
+    assert last_worked(process(0, read_bytes=0), process(0, read_bytes=most)) == 60
+    assert last_worked(process(0, write_bytes=0), process(0, write_bytes=most)) == 60
+    assert last_worked(process(0, write_bytes=0), process(0, write_bytes=hooks)) == 0
+
+
+def test_a_start_that_cannot_be_seen_may_be_at_work() -> None:
+    assert last_worked(process(0), None, process(0)) == 60
+    assert last_worked(process(0), process(0), step=3) == 0, "nobody asks it of one that steps"
+    assert last_worked(process(0, cpu_ticks=0), process(0, cpu_ticks=900), step=3) == 0
+
+
+def test_what_a_start_does_is_asked_of_whole_half_minutes() -> None:
+    ticks = first_seen(STARTS, at(0))
+    for second in range(1, 31):
+        moment = TickTimes(at(second), at(second - 1), 0)
+        ticks = advanced(ticks, STARTS, STARTS, process(0, cpu_ticks=100 * second), moment)
+    assert ticks.worked_ns == at(0)
+    ticks = advanced(ticks, STARTS, STARTS, process(0, cpu_ticks=3100), TickTimes(at(31), at(30), 0))
+    assert ticks.worked_ns == at(31)
+
+
 def test_time_in_which_we_were_late_is_not_counted() -> None:
-    ticks = Ticks(at(1), at(2), 3, at(4), at(5), at(6))
+    ticks = Ticks(at(1), at(2), 3, at(4), at(5), at(6), worked_ns=at(5))
     later = without_late_time(ticks, at(10), 3 * SECOND_NS)
     assert (later.step_since_ns, later.counters_since_ns, later.counter_changes) == (at(4), at(5), 3)
     assert (later.phase_since_ns, later.frames_since_ns, later.pulse_since_ns) == (at(7), at(8), at(9))
     most = without_late_time(ticks, at(10), 20 * SECOND_NS)
-    assert most == Ticks(at(10), at(10), 3, at(10), at(10), at(10))
+    assert later.worked_ns == at(8)
+    assert most == Ticks(at(10), at(10), 3, at(10), at(10), at(10), worked_ns=at(10))
     assert without_late_time(ticks, at(10), 0) is ticks
