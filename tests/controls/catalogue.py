@@ -33,6 +33,7 @@ PROGRAMS = tuple(
         "training_with_odd_waits",
         "training_that_looks_wrong",
         "training_by_design",
+        "training_that_begins_late",
     )
 )
 HANGS = tuple(
@@ -55,6 +56,7 @@ HANGS = tuple(
         "hangs_beside_helpers",
         "hangs_as_written",
         "hangs_of_schedules",
+        "hangs_at_the_start",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only

@@ -45,6 +45,7 @@ _PATIENT = ("sleep", "compute", "first_use", "storage", "network", "data", "comp
             "child", "timeout", "lock", "request", "idle", "undecided", "waiting", "start")  # fmt: skip
 # The share is of torch's own time-out: half an hour with gloo.
 SHORT = {f"{kind}_seconds": SHORT_PATIENCE for kind in _PATIENT} | {"waiting_share": "0.017"}
+SHORT["unbegun_seconds"] = "60"  # what a start does is asked each half minute
 # What the wall clock of a daemon does whose node's clock is set; monotonic clocks know nothing of it.
 CLOCK_JUMPS = """
 import time
