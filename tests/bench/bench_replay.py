@@ -4,9 +4,9 @@
     python tests/bench/bench_replay.py --long --hours 5000 --faults 0 --processes 30 [--seconds 480]
 
 `--long`: nothing but what takes long, starts, saves, evaluations, one rank alone, one after the other, and the quiet
-stepping between cut to a minute (tests/replay/long_events.py). Each generator says where its numbers come from
-(tests/replay/healthy.py). A simulated clock: no figure here depends on the
-machine. Exit code 0 when nobody was told in health, no rank was called slow, and every fault was found.
+stepping between cut to a minute (tests/replay/long_events.py); the middle of what stays the same is seen every ten
+seconds. Each generator says where its numbers come from (tests/replay/healthy.py). A simulated clock: no figure here
+depends on the machine. Exit code 0 when nobody was told in health, no rank was called slow, and every fault was found.
 """
 
 import argparse
@@ -60,10 +60,11 @@ def main() -> int:
             print(f"{what}: seed {seed}: {one}")
     hours = sum(played.hours for played in quiet.values())
     suspicions = sum(played.suspicions for played in quiet.values())
+    looks = sum(played.looks for played in quiet.values())
     events = [event for played in quiet.values() for event in played.events]
     print(
         f"healthy: {hours:.0f} job-hours with {len(events)} stretches that were no steps, told {len(told)}, "
-        f"called slow {len(slow)}, looked at {suspicions} times"
+        f"called slow {len(slow)}, suspected {suspicions} times, {looks} looks ({looks / max(hours, 0.1):.2f} an hour)"
     )
     for what in sorted({what for what, _ in events}):
         seconds = [lasted for one, lasted in events if one == what]

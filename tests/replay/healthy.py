@@ -18,12 +18,19 @@ from tests.builders.heartbeat import heartbeat
 from tests.builders.node import process
 from tests.replay.habits import LONGEST_ALONE_SECONDS, Habits, habits
 
-Doing = Literal["load", "start", "step", "evaluate", "alone", "storage", "idle", "export", "hang", "death", "stop"]
+Doing = Literal[
+    "load", "queue", "start", "step", "evaluate", "alone", "storage", "idle", "export", "hang", "death", "stop"
+]
 START_NS = 100_000 * SECOND_NS
 EPOCH_GAP_SECONDS = 15.0
 WATCHDOG_SECONDS = 0.1
 LOOKS_PER_SECOND = 4
 ELSEWHERE = 1_000_000  # a culprit on a node that is not seen
+# What is done before the first step: no collective yet.
+STARTS: frozenset[Doing] = frozenset({"load", "queue", "start"})
+# In these nothing changes from tick to tick; of a long one the middle is seen every few seconds.
+_SAME: frozenset[Doing] = frozenset({"load", "queue", "alone", "storage", "idle", "export"})
+_MIDDLE_SECONDS, _MIDDLE_FROM, _MIDDLE_UNTIL = 10, 45, 15  # a tick; from the stretch's begin; to its end
 FAULTS: tuple[Doing, ...] = ("hang", "death", "stop")
 
 
@@ -101,6 +108,7 @@ class _Life:
         self.drawn: tuple[int, int] | None = None  # (step, collective) for which `arrives` was drawn
         self.arrives = [0.0] * job.ranks  # when ranks enqueue the next collective, as a share of the time to its end
         self.pulses = [0] * job.ranks
+        self.tick = 1  # seconds
         self.looks: list[tuple[CounterLook, ...]] = [()] * job.ranks
         self.ends: dict[int, ProcessEnd] = {}
         world = job.world or job.ranks
@@ -127,7 +135,7 @@ class _Life:
 
     def look(self, at_ns: int) -> None:
         """Every hook looks at its counters, if it comes to it."""
-        if self.stretch.doing in ("load", "start") or self.stretch.phase:
+        if self.stretch.doing in STARTS or self.stretch.phase:
             return
         recorder = self.job.recorder
         for rank in range(self.job.ranks):
@@ -177,6 +185,13 @@ class _Life:
             self.since_ns = at_ns
             self._stepped()
 
+    def tick_seconds(self, at_ns: int) -> int:
+        """How long the next tick is, where the middle of what is the same need not be seen each second."""
+        lasted = (at_ns - self.since_ns) / SECOND_NS
+        in_middle = _MIDDLE_FROM < lasted < self.stretch.seconds - _MIDDLE_UNTIL - _MIDDLE_SECONDS
+        same = self.stretch.doing in _SAME or bool(self.stretch.phase)
+        return _MIDDLE_SECONDS if in_middle and same else 1
+
     def strike(self, fault: Fault, at_ns: int) -> None:
         self.stretch, self.since_ns = Stretch(fault.doing, 1e9, self.stretch.phase, fault.rank), at_ns
         if fault.doing == "death":
@@ -196,10 +211,12 @@ class _Life:
     def _sample(self, rank: int, at_ns: int) -> RankSample:
         stretch, beat = self.stretch, self.beats[rank]
         if rank not in self.ends:
-            pulsed = self.rng.random() < 0.97 and not (stretch.doing == "stop" and rank == stretch.culprit)
+            pulsed = (self.rng.random() < 0.97 or self.tick > 1) and not (
+                stretch.doing == "stop" and rank == stretch.culprit
+            )
             self.pulses[rank] += pulsed
             groups = beat.groups
-            if pulsed and stretch.doing not in ("load", "start"):
+            if pulsed and stretch.doing not in STARTS:
                 pending, recorder = self._pending(rank, at_ns), self.job.recorder
                 groups = (GroupCounter(recorder, 0, self.done + pending, self.noted[rank]),)
                 if self.job.waits[rank] < max(self.job.waits):  # a stage with a program of its own
@@ -240,7 +257,7 @@ class _Life:
             return False
         if stretch.culprit is not None:
             return rank != stretch.culprit
-        if stretch.doing in ("load", "start"):
+        if stretch.doing in STARTS:
             return False
         share = (at_ns - self.since_ns) / (stretch.seconds * SECOND_NS) * self.job.collectives
         return share - math.floor(share) >= self.arrives[rank]
@@ -258,8 +275,10 @@ def moments_of(
     plan: Callable[[random.Random, Habits], Iterator[Stretch]],
     *,
     with_fault: bool = False,
+    in_short: bool = False,
 ) -> Iterator[Moment]:
-    """Given how a job is drawn and what it does, yield its node, tick by tick.
+    """Given how a job is drawn and what it does, yield its node, tick by tick. `in_short`: the middle of what takes
+    long and is the same all the time is seen every ten seconds, which costs half.
 
     Lives follow each other: a restart (SIGTERM to all, a new epoch after a while), and at last a planned end with exit
     code 0, in which ranks leave one after the other and the files go.
@@ -274,6 +293,8 @@ def moments_of(
         fault = _draw_fault(rng, job, lasts_ns / SECOND_NS) if with_fault and last else None
         number, began_ns, struck = number + 1, at_ns, None
         while at_ns < began_ns + lasts_ns:
+            life.tick = life.tick_seconds(at_ns) if in_short else 1
+            at_ns += (life.tick - 1) * SECOND_NS
             for part in range(LOOKS_PER_SECOND):
                 seen_ns = at_ns + (part + 1) * SECOND_NS // LOOKS_PER_SECOND
                 if struck is None:

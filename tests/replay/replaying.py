@@ -20,6 +20,7 @@ from tests.replay.healthy import ELSEWHERE, START_NS, Fault, Moment, Stretch
 # storage that is stuck, and a rank that computes not from one that spins.
 SAYS: dict[str, tuple[str, str | None]] = {
     "load": ("healthy", None),
+    "queue": ("undecided", None),
     "start": ("init_missing", "init"),
     "step": ("healthy", None),
     "evaluate": ("healthy", None),
@@ -48,6 +49,7 @@ class Played(NamedTuple):
     found_after_seconds: float | None  # from the fault to a verdict that names its rank
     told_after_seconds: float | None
     events: tuple[tuple[str, float], ...] = ()  # what was no steps, and for how many seconds of it
+    looks: int = 0  # at ranks
     slow: tuple[str, ...] = ()  # confirmed findings of a rank that is not slow
 
 
@@ -76,6 +78,7 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
     witness = _KnowsTheTruth(moments)
     told: dict[str, Told] = {}
     slow: set[str] = set()
+    looks = 0
     suspicions, found_ns, told_ns, last, fault = 0, None, None, START_NS, None
     events: list[tuple[str, float]] = []
     doing: Stretch | None = None
@@ -90,6 +93,7 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
                 events.append((_what(doing), doing.seconds))
         assert not played.detected.errors, played.detected.errors
         suspicions += sum(isinstance(action, StartCapture) and action.look == 1 for action in played.actions)
+        looks += sum(isinstance(action, StartCapture) for action in played.actions)
         fault = moment.fault or fault
         slow |= {f.reason for f in played.detected.findings if f.detector == "slow" and f.stage == "confirmed"}
         for incident in played.incidents:
@@ -112,6 +116,7 @@ def play(moments: Iterable[Moment], config: Config | None = None) -> Played:
         _since(fault, found_ns),
         _since(fault, told_ns),
         tuple(events),
+        looks,
         tuple(sorted(slow)),
     )
 
@@ -128,6 +133,8 @@ def judged(incident: Incident, moment: Moment) -> Report:
         "summary": cause,
         "where": where,
     }
+    if stretch.doing == "queue":
+        body |= {"waiting": "all that are here"}
     if stretch.culprit == ELSEWHERE:
         body |= {"waiting": "all that are here", "missing": ("any evidence of ranks elsewhere",)}
     kind = kind_of(Doing(msgspec.convert(where or "unknown", Where)))
