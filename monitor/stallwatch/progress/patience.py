@@ -167,14 +167,17 @@ def _start(standstill: Standstill, config: Config) -> _Wait | None:
     if _has_trained(standstill.verdict):
         seconds = config.stall.unlearned_seconds
         return _after(standstill, seconds, f"its rhythm is not known yet ({seconds:g} s, stall.unlearned_seconds)")
-    own = _share_of_own_time(standstill, config.tell.start_share)
+    # Rank 0 tokenises, or builds an index in one long call, while the others are in a barrier: at every look it is on
+    # the CPU at the same lines, as one that spins, and it is far more often the work of a start.
+    computes, tell = standstill.verdict.ends_by_itself == "compute", config.tell
+    share, key = (tell.waiting_share, "waiting_share") if computes else (tell.start_share, "start_share")
+    own = _share_of_own_time(standstill, share)
     if own is not None:
-        why = f"the job has not begun to step ({config.tell.start_share:.0%} of its own time-out, tell.start_share)"
-        return _Wait(own, why)
+        return _Wait(own, f"the job has not begun to step ({share:.0%} of its own time-out, tell.{key})")
     # Since it is known: before, they may have loaded weights for an hour in calls that no record shows to move.
-    seconds = config.tell.start_seconds
+    seconds, key = (tell.unbegun_seconds, "unbegun_seconds") if computes else (tell.start_seconds, "start_seconds")
     until_ns = standstill.known_ns + int(seconds * SECOND_NS)
-    return _Wait(until_ns, f"the job has not begun to step ({seconds:g} s, tell.start_seconds)")
+    return _Wait(until_ns, f"the job has not begun to step ({seconds:g} s, tell.{key})")
 
 
 def _has_trained(verdict: Verdict) -> bool:

@@ -88,3 +88,19 @@ def test_a_server_without_requests_for_which_its_workers_wait_has_the_patience_o
     assert near == [(1000 * TELL.waiting_share, "warning")]
     assert planned(cause, of_verdict={**serves, "waiting": ""}, begun=False) == []
     assert planned(cause, of_verdict=serves)[0] == (TELL.request_seconds, "warning"), "it counts steps: it trains"
+
+
+def test_a_start_in_which_one_computes_for_the_others_has_the_patience_of_what_moves() -> None:
+    """Tokenising, or an index that is built in one call, was told at half of the time-out, or after five minutes."""
+    computes = {"ends_by_itself": "compute"}
+    told = plan(
+        standstill("not_entered", of_verdict=computes, begun=False, deadline_ns=STANDS + 1000 * SECOND), Config()
+    )
+    assert stages(told)[0] == (1000 * TELL.waiting_share, "warning")
+    assert "tell.waiting_share" in told.why
+    known = (KNOWN - STANDS) / SECOND
+    told = plan(standstill("not_entered", of_verdict=computes, begun=False), Config())
+    assert stages(told)[0] == (known + TELL.unbegun_seconds, "warning")
+    assert "tell.unbegun_seconds" in told.why
+    reads = planned("not_entered", of_verdict={"ends_by_itself": "storage"}, begun=False)
+    assert reads[0] == (known + TELL.start_seconds, "warning")
