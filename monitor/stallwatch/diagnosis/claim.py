@@ -88,7 +88,7 @@ def _is_first(analysis: Analysis, wait: Wait) -> bool:
         member = case.streams[group.index].get(wait.rank)
         return member is not None and member.stream.completed == 0
     ends = [case.ends(wait.rank, wait.pending, transfer) for transfer in wait.pending.transfers]
-    pairs = [case.pair(wait.rank, group.index, *pair) for pair in ends]
+    pairs = [case.transfers.pair(wait.rank, group.index, *pair) for pair in ends]
     return all(pair is not None and pair.whole and pair.done == 0 for pair in pairs)
 
 

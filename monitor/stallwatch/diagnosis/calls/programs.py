@@ -123,7 +123,7 @@ def _rings(case: Case) -> frozenset[int]:
     for rank, summary in case.summaries.items():
         for pair in summary.pairs:
             group = case.groups[case.group_of[rank, pair.stream]]
-            ends = case.global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
+            ends = case.transfers.global_ends(group, rank, pair.source, pair.destination, pair.outgoing)
             way = _distance(group, rank, ends[ends[0] == rank])
             if way is not None:
                 around.setdefault(group.index, {}).setdefault(rank, set()).add((ends[0] == rank, way))
@@ -314,7 +314,7 @@ def _way(case: Case, group: Group, rank: int, operation: str, rings: frozenset[i
     if ANY in (source, destination):
         return ""
     outgoing = operation.startswith("send")
-    peer = case.global_ends(group, rank, source, destination, outgoing)[outgoing]
+    peer = case.transfers.global_ends(group, rank, source, destination, outgoing)[outgoing]
     distance = _distance(group, rank, peer)
     if distance is None:
         return "+" if (source < destination) == outgoing else "-"

@@ -7,7 +7,7 @@ from signal import SIGABRT
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, common_where, group_name, named, waiting_facts
-from stallwatch.diagnosis.job.groups import launched_other, ranks_awaited
+from stallwatch.diagnosis.job.ras_launches import launched_other, ranks_awaited
 from stallwatch.diagnosis.logs.blame import (
     Blame,
     called_by_sides,

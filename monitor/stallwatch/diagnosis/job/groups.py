@@ -1,23 +1,15 @@
-"""A process group: its members, told by its kind where nobody wrote them down; its collectives as its members recorded
-them, decoded on demand; where two members part; and what NCCL RAS counts of each member's launches."""
+"""A process group as its members together show it: its collectives as each recorded them, decoded on demand, and where
+two members part."""
 
 import re
 import struct
 from array import array
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
-from statistics import median_low
-from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stallwatch.model.evidence import NodeEvidence, RankEvidence, RasCommunicator
 from stallwatch.model.summary import Call, RankSummary, Stream
-
-if TYPE_CHECKING:
-    from stallwatch.diagnosis.activity import RankActivity
 
 # Operation, elements by its own rule, dtype, members of a batch one by one: what must agree.
 Key = tuple[str, int | None, str, tuple[str, ...]]
@@ -116,43 +108,6 @@ def all_alike(members: Mapping[int, GroupStream]) -> bool:
     return longest is None or all(_same_bytes(longest, member, tables) for member in members.values())
 
 
-def named_ends(
-    members: Sequence[int], places: Mapping[int, int], rank: int, ends: tuple[int, int], own: set[int], *, by_rank: bool
-) -> tuple[int, int]:
-    """Given members with their places and the ends of a transfer as a rank named them, of which one of `own` is its
-    own, return global ranks: they are places in the group, or ranks, as its own end tells. The first member may have
-    both alike: then as the group's others do (`by_rank`)."""
-    ranks = rank in own and all(end in places for end in ends)
-    if ranks and (by_rank or places[rank] not in own or max(ends) >= len(members)):
-        return ends
-    source, destination = (members[end] if end < len(members) else end for end in ends)
-    return source, destination
-
-
-# Groups of one kind (dp0, dp1, …) whose members nobody wrote down: how they share out the world tells the members.
-
-
-_LEAST_SISTERS = 3  # with fewer, "all but one are alike" says nothing
-
-
-def completed(parts: Sequence[tuple[int, ...]], world: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Given the ranks that were seen to use each group, return the members of each; () where that does not follow.
-
-    Equal parts that make up the world are whole. So are they when a single one is smaller by just as many ranks as were
-    seen in none.
-    """
-    users = [rank for part in parts for rank in part]
-    left = sorted(set(world) - set(users))
-    sizes = sorted(len(part) for part in parts)
-    if sizes[-1] < 2 or len(users) + len(left) != len(world):
-        return ()
-    if not left:
-        return tuple(parts) if sizes[0] == sizes[-1] else ()
-    if len(parts) < _LEAST_SISTERS or sizes[0] + len(left) != sizes[-1] or sizes[1] != sizes[-1]:
-        return ()
-    return tuple(part if len(part) == sizes[-1] else tuple(sorted({*part, *left})) for part in parts)
-
-
 DEFAULT_DESCRIPTIONS = ("default_pg", "", "undefined")
 
 
@@ -175,118 +130,6 @@ class Group(msgspec.Struct, frozen=True):
 def family(description: str) -> str:
     """ "dp0" and "dp1" are of one kind."""
     return re.sub(r"\d+", "#", description)
-
-
-def members_told(activities: Iterable["RankActivity"], ranks: Iterable[RankEvidence]) -> dict[str, tuple[int, ...]]:
-    """Members of groups, by the name of each, as the hooks of those that stand in a call of one tell them: what no
-    recorder of gloo writes down. Ranks that do not agree have made their groups in different orders: those are left.
-    """
-    calls = [(call.name, call.members) for rank in ranks for scene in rank.scenes for call in scene.inside]
-    calls += [(activity.call.group_name, activity.call.members or ()) for activity in activities]
-    told: dict[str, set[tuple[int, ...]]] = {}
-    for name, members in calls:
-        if name is not None and members:
-            told.setdefault(name, set()).add(members)
-    return {name: next(iter(members)) for name, members in told.items() if len(members) == 1}
-
-
-# NCCL RAS: who has launched less than its peers, or something else. Equal counts prove nothing: what is launched is not
-# finished.
-
-Launches = dict[int, tuple[tuple[str, int], ...]]  # of a communicator: each rank's counts by operation
-
-
-class OtherLaunch(NamedTuple):
-    """Ranks that have launched an operation where most of their communicator launched another."""
-
-    ranks: tuple[int, ...]
-    found: str  # as NCCL names it
-    expected: str
-
-
-def launches_of(nodes: Iterable[NodeEvidence], pids: Mapping[int, int], world_size: int) -> tuple[Launches, ...]:
-    """Given all nodes' reports, the ranks' pids as they know themselves and the size of the world, return what each
-    rank has launched, a communicator each.
-
-    A pid that several ranks have (one per node) names nobody. A communicator of another job says nothing: the first job
-    of a node has its service, and in containers that share the node's network both may have the same pids.
-    """
-    owners: dict[int, list[int]] = {}
-    for rank, pid in pids.items():
-        owners.setdefault(pid, []).append(rank)
-    return tuple(
-        {
-            owners[member.pid][0]: member.counts
-            for member in communicator.ranks
-            if member.counts and not member.missing and len(owners.get(member.pid, ())) == 1
-        }
-        for node in nodes
-        for communicator in node.ras
-        if not _is_of_another_job(communicator, owners, world_size)
-    )
-
-
-def _is_of_another_job(communicator: RasCommunicator, owners: Mapping[int, Sequence[int]], world_size: int) -> bool:
-    """Whether it has a process that is none of the job's, all of which are known; or the job's in another order: torch
-    sorts the members of each group."""
-    all_known = len(owners) == world_size  # each by a pid of its own
-    if all_known and any(member.pid not in owners for member in communicator.ranks if not member.missing):
-        return True
-    members = [
-        (member.rank, owners[member.pid][0]) for member in communicator.ranks if len(owners.get(member.pid, ())) == 1
-    ]
-    if communicator.size == world_size:
-        return any(place != rank for place, rank in members)
-    return any(one >= other for (_, one), (_, other) in pairwise(members))
-
-
-def ranks_behind(launches: Iterable[Launches]) -> frozenset[int]:
-    """Given what was launched, return ranks that launched fewer collectives than most of a communicator did.
-
-    Fewer than the one that launched most says little: a CPU runs ahead, and a rank that called something extra leads.
-    """
-    return frozenset(rank for counts in launches for rank in _lagging(_totals(counts)))
-
-
-def ranks_awaited(launches: Sequence[Launches], among: Collection[int]) -> frozenset[int]:
-    """Given what was launched, return those of `among`, compared with each other, that are behind and wait for nobody
-    themselves: in no communicator another member of it has launched less than they have, nor are they in one that has
-    counted no collective: it carries sends and receives, which RAS does not count."""
-    totals = [_totals(counts) for counts in launches]
-    waiting = {
-        rank
-        for counts in totals
-        for rank, total in counts.items()
-        if total > min(counts.values()) or not any(counts.values())
-    }
-    compared = ({rank: total for rank, total in counts.items() if rank in among} for counts in totals)
-    return frozenset(rank for counts in compared for rank in _lagging(counts)) - waiting
-
-
-def launched_other(launches: Iterable[Launches]) -> OtherLaunch | None:
-    """Given what was launched, return who launched as many collectives as most of its communicator, but other ones."""
-    for counts in launches:
-        kinds = Counter(counts.values())
-        usual, number = max(kinds.items(), key=lambda item: item[1], default=((), 0))
-        ranks = tuple(sorted(rank for rank, each in counts.items() if each != usual))
-        if not ranks or len(counts) < 3 or 2 * number <= len(counts) or len(kinds) != 2:
-            continue
-        expected, found = Counter(dict(usual)), Counter(dict(counts[ranks[0]]))
-        lacks, extra = expected - found, found - expected
-        if len(lacks) == len(extra) == 1 and lacks.total() == extra.total() == 1:
-            return OtherLaunch(ranks, next(iter(extra)), next(iter(lacks)))
-    return None
-
-
-def _totals(counts: Launches) -> dict[int, int]:
-    return {rank: sum(number for _, number in each) for rank, each in counts.items()}
-
-
-def _lagging(totals: Mapping[int, int]) -> set[int]:
-    if len(totals) < 3:
-        return set()
-    usual = median_low(totals.values())
-    return {rank for rank, total in totals.items() if total < usual}
 
 
 def place_among_twins(groups: Sequence[Group], group: Group) -> int:

@@ -234,7 +234,7 @@ def _lacks_peer(case: Case, rank: int, issued: Pending, transfer: Transfer) -> b
         or not (case.summaries[rank].whole and case.summaries[peer].whole)
     ):
         return False
-    theirs = case.pair(peer, case.group(rank, issued).index, *ends)
+    theirs = case.transfers.pair(peer, case.group(rank, issued).index, *ends)
     return (theirs.done + theirs.pending if theirs else 0) < transfer.ordinal
 
 

@@ -279,8 +279,11 @@ def _peer(
         return Blocker(peer, _own_lane(case, peer, frontiers), Strength.RECORDED)
     lane = member.stream.lane
     ends = case.ends(wait.rank, wait.pending, transfer)
-    mine, theirs = case.pair(wait.rank, wait.point.group, *ends), case.pair(peer, wait.point.group, *ends)
-    if case.names_no_peer(peer, wait.point.group):
+    mine, theirs = (
+        case.transfers.pair(wait.rank, wait.point.group, *ends),
+        case.transfers.pair(peer, wait.point.group, *ends),
+    )
+    if case.transfers.names_no_peer(peer, wait.point.group):
         return Blocker(peer, lane, Strength.SUPPOSED)  # what it issued may be this or another's
     if theirs is None or mine is None:
         return Blocker(peer, lane, Strength.RECORDED)

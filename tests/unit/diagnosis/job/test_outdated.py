@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
-from stallwatch.diagnosis.job.case import outdated_ranks
+from stallwatch.diagnosis.job.dump_age import outdated_ranks
 from stallwatch.model.summary import Pending, RankSummary
 from tests.builders.job import Rank, evidence, loop, world
 

@@ -6,7 +6,7 @@ from stallwatch.diagnosis import judge
 from stallwatch.diagnosis.analysis import analyze_job
 from stallwatch.diagnosis.calls.sequences import find_departures
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import named_ends
+from stallwatch.diagnosis.job.transfer_ends import named_ends
 from stallwatch.diagnosis.recorder.reduce import reduce_rank
 from stallwatch.model.evidence import CodeFrame, GroupStatus, RankEvidence
 from tests.builders.job import IN_RECV, SLEEPS, Call, Group, Rank, evidence, from_any, loop, transfer, world
