@@ -107,14 +107,16 @@ class EntryReader:
         """The numbers of an entry, in the order of NUMBER_KEYS; raise BadEntry for a bad one."""
         values = []
         for key in NUMBER_KEYS:
-            value = integer(entry.get(key))
+            value = entry.get(key)
+            if type(value) is not int or not -(2**63) <= value < 2**63:
+                value = integer(value)
             if key == "collective_seq_id":
                 if value is None:
                     value = integer(entry.get("seq_id"))  # before collectives and P2P were counted apart
                 if value is None or not 0 <= value < _NUMBERS:
                     raise BadEntry("has no number in its group")
             # The JSON form writes 0 for "not yet".
-            if value is None or (key in _NEVER_ZERO and value <= 0):
+            if value is None or (value <= 0 and key in _NEVER_ZERO):
                 value = ordinal if key == "record_id" else ABSENT if key in _NEVER_ZERO else 0
             values.append(value)
         return tuple(values)
