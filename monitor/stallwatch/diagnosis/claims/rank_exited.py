@@ -79,6 +79,7 @@ def claim(analysis: Analysis) -> Saying:
     failed = [rank for rank, kind in classes.items() if kind == first]
     apart_ns = AT_ONCE_NS if first == _SILENT else 0
     culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends, apart_ns)
+    culprits = _killed_at_once(analysis, failed, ends, culprits) if first == _KILLED else culprits
     after = _swept_after(analysis, classes, ends, culprits) if first == _KILLED else []
     if unnamed := _unnamed(analysis, ends, culprits, first) or _one_of_kills(analysis, ends, culprits, after):
         return unnamed
@@ -258,6 +259,19 @@ def _own_words(analysis: Analysis, rank: int) -> bool:
     """Whether it raised something, and more is known of it than an exception's name, which a peer's end raises, too."""
     text = analysis.case.activity(rank).exceptions.text
     return text is not None and text not in _OF_PEERS_TOO
+
+
+def _killed_at_once(
+    analysis: Analysis, killed: list[int], ends: dict[int, ProcessLook | None], culprits: list[int]
+) -> list[int]:
+    """Given the first that were killed, return all that were within milliseconds, where nobody had ended before, and
+    others of their node live on: launchers clear away all, and no peer's end kills."""
+    by_signal = [rank for rank in killed if (end := ends[rank]) is not None and signal_of(end) == SIGKILL]
+    together = _earliest(analysis, by_signal, ends, AT_ONCE_NS)
+    hosts = {analysis.case.activity(rank).host for rank in together}
+    living = {*analysis.case.observed} - {*ends, *unseen_since(analysis.case, ends)}
+    live_on = hosts <= {analysis.case.activity(rank).host for rank in living} and len(hosts) == 1
+    return together if live_on and {*_earliest(analysis, list(ends), ends)} <= {*together} else culprits
 
 
 def _killed_later(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:

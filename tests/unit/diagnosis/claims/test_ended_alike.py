@@ -218,3 +218,34 @@ def test_where_the_first_end_was_no_failure_who_lost_a_peer_has_not_crashed(ends
     logs = [CLOSED if how.get("exit_code") else () for how in ends]
     ranks = [ended(rank, 5 + rank, log=log, **how) for rank, (how, log) in enumerate(zip(ends, logs, strict=True))]
     assert "lost the connection to a peer and ended of that" not in judge(evidence(*ranks)).verdicts[0].summary
+
+
+@pytest.mark.parametrize(
+    ("ends", "culprits"),
+    [
+        ({0: 5.0, 1: 5.004}, (0, 1)),
+        ({0: 5.0, 1: 5.004, 2: 5.1}, (0, 1)),  # the third later: of it nothing tells whether it was swept
+        ({0: 5.0, 1: 5.1}, (0,)),
+    ],
+)
+def test_of_ranks_that_were_killed_within_milliseconds_all_are_named_while_others_of_their_node_live(
+    ends: dict[int, float], culprits: tuple[int, ...]
+) -> None:
+    """Somebody killed several by hand, or the kernel a whole cgroup: the earliest by a millisecond was named alone."""
+    killed = [ended(rank, at, exit_signal=9) for rank, at in ends.items()]
+    verdict = judge(evidence(*killed, Rank(3, loop(world(4), 3), 5))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", culprits), verdict.summary
+
+
+def test_ranks_that_were_killed_at_once_after_another_had_ended_may_have_been_cleared_away() -> None:
+    """Caught half-way, with one of the node still alive: of several that were swept no more are named than before."""
+    killed = [ended(rank, 5 + rank / 500, exit_signal=9) for rank in (0, 1)]
+    verdict = judge(evidence(*killed, ended(2, 4.9, exit_code=1), Rank(3, loop(world(4), 3), 5))).verdicts[0]
+    assert verdict.culprits == (0,), verdict.summary
+
+
+def test_of_ranks_that_were_killed_at_once_one_is_named_where_nobody_of_their_node_lives() -> None:
+    """So does a launcher that clears away: the first is the cause."""
+    killed = [ended(rank, 5 + rank / 500, exit_signal=9) for rank in (0, 1)]
+    verdict = judge(evidence(*killed, Rank(2, loop(world(3), 2), 5, host="node1"))).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", (0,)), verdict.summary
