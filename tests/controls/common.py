@@ -27,6 +27,8 @@ import stallwatch.hook.beat
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
+# What is always as long is done so often that it lasts as long as what is quiet for so many seconds.
+ROUNDS = min(10, max(1, round(QUIET_SECONDS / 30)))
 STEP_SECONDS = 0.05
 BACKEND = os.environ.get("CONTROL_BACKEND", "gloo")
 MARK = os.environ.get("CONTROL_MARK")  # a file whose time is that of the last step

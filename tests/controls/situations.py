@@ -19,6 +19,7 @@ from tests.controls.common import (
     DEVICE,
     QUIET_SECONDS,
     RANK,
+    ROUNDS,
     STEP_SECONDS,
     WARM_UP,
     WORLD,
@@ -78,7 +79,7 @@ def first_step_compiles() -> None:
 @situation
 def long_evaluation() -> None:
     """N05: one step in forty is two hundred times as long on every rank; the first such step is not foreseen."""
-    for _ in range(2):
+    for _ in range(2 * ROUNDS):
         train(40)
         busy(10.0)
     train(40)
@@ -148,7 +149,7 @@ def pipeline() -> None:
 @situation
 def gradient_accumulation() -> None:
     """N13: fifteen quiet micro steps, then one that synchronises; the loop counts optimizer steps alone."""
-    for _ in range(4):
+    for _ in range(4 * ROUNDS):
         busy(6.5)
         train(1)
 
@@ -222,7 +223,7 @@ def final_save() -> None:
 @situation
 def long_steps() -> None:
     """Steps of four seconds, of which the third is twice as long: nothing is learned of them yet."""
-    for number in range(5):
+    for number in range(5 * ROUNDS):
         busy(8.0 if number == 2 else 4.0)
         train(1)
 
