@@ -44,8 +44,9 @@ else:
     DEVICE = torch.device("cpu")
 # Without a hook nothing but the processes themselves is seen.
 beat = stallwatch.hook.beat.OFF if os.environ.get("CONTROL_HOOK") == "off" else stallwatch.attach()
-# Without a hook a job must be seen to work for a while before anything is told of it.
-WARM_UP = 320 if os.environ.get("CONTROL_HOOK") == "off" else 80  # steps
+# Without a hook a job must be seen to work for ten seconds before anything is told of it, and is found ten after its
+# start: of a loop of its own, which does nothing else in its steps, 320 of them left seven.
+WARM_UP = 440 if os.environ.get("CONTROL_HOOK") == "off" else 80  # steps
 _MANY_STEPS = 60  # a stretch of training, and no single steps
 _LEAST_STEPS = [WARM_UP] if os.environ.get("CONTROL_HOOK") == "off" else []  # of the first stretch
 # Of the processor, in each of its steps: who trains uses it. A rank that only sleeps and meets the others takes three

@@ -31,6 +31,7 @@ from tests.controls.common import (
     DEVICE,
     QUIET_SECONDS,
     RANK,
+    ROUNDS,
     WORLD,
     beat,
     before_rendezvous,
@@ -357,7 +358,7 @@ def joins_shadow_the_others() -> None:
     """DDP's join: one rank has three times the batches, the others shadow its collectives."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     with model.join():
-        for _ in range(400 if RANK == 0 else 100):
+        for _ in range(400 * ROUNDS if RANK == 0 else 100):
             time.sleep(0.05)
             model(torch.randn(4, 32, device=DEVICE)).sum().backward()
             beat.step()
