@@ -207,15 +207,22 @@ def _shared_lock(at: Stuck, holder: int | None) -> list[NextStep]:
         first = (
             f"On {at.host} see what holds it: `ps -o pid,ppid,stat,etime,args -p {holder}`, `py-spy dump -p {holder}`."
         )
+        after = (  # flock(2): it belongs to the open file, which children inherit
+            "If that process has ended, a child that it had forked with the file open holds the lock on: start helpers "
+            "before it is taken, or close the file in them."
+        )
     else:
         first = (
             f"On {at.host} find which process holds it: `lslocks` for a lock on a file, `ipcs -s -p` for a semaphore "
             f"of System V; `ls -l /proc/{at.pid}/fd` lists the files of the rank."
         )
+        after = (
+            "One that has died keeps a semaphore and a lock file for ever, and no lock of flock or fcntl: use those, "
+            "or SEM_UNDO."
+        )
     return [
         of_the_living(first),
-        "One that has died keeps a semaphore and a lock file for ever, and no lock of flock or fcntl: use those, or "
-        "SEM_UNDO.",
+        after,
         "A rank that holds it must let go before it waits in a collective.",
         restart("Stop the job and start it from its last checkpoint if what holds it does not let go."),
     ]

@@ -102,6 +102,14 @@ def test_a_lock_that_a_program_beside_the_job_holds_makes_nobody_else_the_cause(
     assert any("process 999999 holds" in fact.fact for fact in verdict.because)
 
 
+@pytest.mark.parametrize("holder", [None, 999999])
+def test_who_waits_for_a_lock_of_the_kernel_is_not_told_to_use_one(holder: int | None) -> None:
+    """Of `flock` people were told that a lock of flock would not have been kept by who has died."""
+    steps = _judged(_waits(0), _waits(1), _at_lock(2, "locks_lock_inode_wait", holder), _waits(3)).next_steps
+    assert any("flock or fcntl" in step for step in steps) == (holder is None)
+    assert any("forked with the file open" in step for step in steps) == (holder is not None)
+
+
 def test_holders_in_a_circle_are_all_named() -> None:
     first, second = _at_lock(1, "locks_lock_inode_wait"), _at_lock(2, "locks_lock_inode_wait")
 
