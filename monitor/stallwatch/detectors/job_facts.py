@@ -32,6 +32,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     phases: tuple[tuple[int, str], ...] = ()  # (rank, phase) of ranks inside one
     hooked: bool = True  # one of its ranks has a hook
     failed: bool = False  # its first end was a failure of its own
+    left: tuple[int, ...] = ()  # ranks here that have ended with exit code 0
     finished: bool = False  # every rank here has ended with exit code 0
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
     oldest_ns: int = 0  # as `began_ns`, of the oldest that is alive
@@ -65,6 +66,7 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, passed_ns: i
         begun=any(rank.begun for rank in ranks),
         ending=is_ending(ranks, passed_ns),
         failed=failed_by_itself(ranks),
+        left=tuple(sorted({r.sample.rank for r in ranks if r.sample.end and r.sample.end.exit_code == 0})),
         finished=not alive and all(end_of(rank).exit_code == 0 for rank in ranks),
         hooked=any(rank.heartbeat is not None for rank in ranks),
         opted_out=any(rank.heartbeat is not None and not rank.heartbeat.notify for rank in ranks),

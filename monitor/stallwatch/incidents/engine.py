@@ -128,7 +128,8 @@ class Engine:
         elif isinstance(event, Captured):
             heard = looking.captured(life, event, now.wall_ns, actions)
         else:
-            heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions, lives.past)
+            facts = now.jobs.get(life.incident.job)
+            heard = looking.judged(life, event, self._config, now.at_ns, now.wall_ns, actions, lives.past, facts)
         return replace(lives, active=tuple(heard if one is life else one for one in lives.active))
 
     def _requested(self, lives: IncidentTable, job: JobKey, now: Now, actions: list[Action]) -> IncidentTable:

@@ -65,6 +65,7 @@ def judged(
     wall_ns: int,
     actions: list[Action],
     earlier: Sequence[Incident] = (),
+    facts: JobFacts | None = None,
 ) -> IncidentLife:
     """Take in the verdict, or that there is none, and plan the next look. `earlier`: incidents of the past."""
     early, more = life.early, life.partial and not life.capturing
@@ -81,7 +82,7 @@ def judged(
     if life.family == "slow":
         life, report = _measured(life, report, now_ns)
     verdict, before = report.verdicts[0], life.incident.verdict
-    if before is not None and before.traits.accuses and not verdict.traits.accuses and _stays_accused(life):
+    if before is not None and before.traits.accuses and not verdict.traits.accuses and _stays_accused(life, facts):
         what = f"look {event.look}: now {verdict.cause}; the verdict stands"
         life = replace(life, incident=noted(life.incident, what, wall_ns, actions))
         return _look_later(life, now_ns) if life.family == "slow" else life
@@ -116,11 +117,16 @@ def with_what_is_sure_now(life: IncidentLife, at_ns: int, wall_ns: int, actions:
     return _with_verdict(life, replace(report, verdicts=(verdict,)), (), at_ns, wall_ns, actions)
 
 
-def _stays_accused(life: IncidentLife) -> bool:
+def _stays_accused(life: IncidentLife, facts: JobFacts | None) -> bool:
     """Whether what was known and told is not unknown again by a look that accuses nobody: the job may be being torn
     down, or a rank no longer answers. Of a slow rank its symptom says when it is over; what is seen of the dead does
-    not show why they stood."""
-    return life.incident.severity != "none" or life.family == "slow" or died(life.incident.findings)
+    not show why they stood. Who stood, and left with exit code 0, stands no more: a last save of a minute was told, as
+    critical, while rank 0 exported alone."""
+    if life.incident.severity != "none" or life.family == "slow":
+        return True
+    culprits = life.incident.verdict.culprits if life.incident.verdict else ()
+    have_left = facts is not None and bool(culprits) and set(culprits) <= set(facts.left)
+    return died(life.incident.findings) and not have_left
 
 
 def _with_verdict(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stallwatch.clock import SECOND_NS
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.job_facts import JobFacts, job_facts
-from stallwatch.model.snapshot import GroupCounter
+from stallwatch.model.snapshot import GroupCounter, ProcessEnd
 from tests.unit.detectors.test_why_slow import seen
 
 
@@ -56,3 +56,14 @@ def test_a_start_was_last_at_work_when_the_last_of_its_ranks_was() -> None:
     before = {"ticks": replace(worked, worked_ns=7)}
     assert of(history, each=before).worked_ns == 7
     assert of(history, each=before, ticks=worked).worked_ns == history.at_ns
+
+
+def test_who_has_left_has_ended_with_exit_code_0() -> None:
+    history = seen()
+
+    def left_by(code: int | None) -> tuple[int, ...]:
+        gone = replace(history.ranks[2].sample, end=ProcessEnd(history.at_ns, code, None, "hook"))
+        return of(history, sample=gone).left
+
+    assert (left_by(0), left_by(1), left_by(None)) == ((2,), (), ())
+    assert of(history).left == ()

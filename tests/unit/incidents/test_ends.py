@@ -301,3 +301,18 @@ def test_a_job_that_is_started_anew_under_its_name_does_not_move_again(oldest: i
     (over,) = story.lives.past
     assert over.state == ("ended" if ended else "resolved")
     assert ("restarted" in over.resolution) is ended
+
+
+@pytest.mark.parametrize(("left", "told"), [((1, 2, 3), False), ((1, 2), True)])
+def test_who_stood_and_has_left_with_exit_code_0_stands_no_more(left: tuple[int, ...], told: bool) -> None:
+    """The last save took a minute; then all left but rank 0, which exports. It was told as critical."""
+    story = Story()
+    story.hang("not_entered", culprits=(3,), ends_by_itself="storage")
+    alive = tuple(rank for rank in range(4) if rank not in left)
+    story.at(60, stall("confirmed"), finding("exit", resolvable=False), jobs=[facts(alive=alive, left=left)])
+    story.second = 61
+    story.at(61, *story.findings)
+    story.looked()
+    story.judged(report("undecided", culprits=(), waiting=""))
+    story.stands(400)
+    assert (story.severity != "none") is told
