@@ -133,7 +133,9 @@ def recorder(
     look: int = 1,
     members_known: bool = True,
     first_record: int = 0,
+    configured: tuple[int, ...] | None = None,
 ) -> Recorder:
+    """`configured`: the members that its configuration tells under the name "", and of no other group."""
     groups = {call.group.name: call.group for call in calls if rank in call.group.ranks}
     return Recorder(
         source=f"flight_recorder.{backend}-{look}.pickle",
@@ -143,7 +145,9 @@ def recorder(
         groups=tuple(
             RecordedGroup(group.name, group.description, group.ranks if members_known else ())
             for group in groups.values()
-        ),
+        )
+        if configured is None
+        else (RecordedGroup("", "", configured),),
         status=(),
         operations=operations(rank, calls, len(calls) if done is None else done, backend, first_record),
     )
@@ -172,6 +176,7 @@ class Rank:
     dumped: bool = True
     looks: int = 2
     members_known: bool = True
+    configured: tuple[int, ...] | None = None
     host: str = "node0"
     extra: tuple[Recorder, ...] = field(default=())
 
@@ -179,7 +184,13 @@ class Rank:
         pid = 1000 + self.rank
         recorders = tuple(
             recorder(
-                self.rank, self.calls, self.done, backend=self.backend, look=look, members_known=self.members_known
+                self.rank,
+                self.calls,
+                self.done,
+                backend=self.backend,
+                look=look,
+                members_known=self.members_known,
+                configured=self.configured,
             )
             for look in range(1, self.looks + 1)
             if self.dumped

@@ -109,7 +109,7 @@ def _table(
     caveats += dropped
     kinds = builder.kinds
     groups, status = _groups(dump.get("pg_config")), _status(dump.get("pg_status"))
-    default = next((kind.group_name for kind in kinds if kind.group_description == "default_pg"), None)
+    default = _only_default(kinds, status)
     comm_lib_version = text(dump.get("comm_lib_version")) or text(dump.get("nccl_version"))
     return builder.table(
         source=source,
@@ -185,12 +185,16 @@ def _ranks_of(text: str) -> tuple[int, ...]:
 _ranks_of_short = lru_cache(maxsize=64)(_ranks_of)  # the dumps of a job say the same of its groups
 
 
-def _with_default(groups: tuple[RecordedGroup, ...], default: str | None) -> tuple[RecordedGroup, ...]:
-    """gloo's configuration names its groups "", and the entries "0": give the default group the entries' name.
+def _only_default(kinds: list[Any], status: tuple[GroupStatus, ...]) -> str | None:
+    """The name of the default group where no other was used; else None. "" in gloo's configuration is whichever group
+    was made last, with ranks counted within it: torch 2.13 tells none there, 2.14 those of a pair as "[0, 1]"."""
+    names = {kind.group_name for kind in kinds}
+    default = any(kind.group_description == "default_pg" for kind in kinds)
+    return names.pop() if default and len(names) == 1 and len(status) <= 1 else None
 
-    Only a dump that holds entries of the default group says so much: elsewhere "" is whichever group was made last,
-    with ranks counted within it.
-    """
+
+def _with_default(groups: tuple[RecordedGroup, ...], default: str | None) -> tuple[RecordedGroup, ...]:
+    """gloo's configuration names its groups "", and the entries "0": give the default group the entries' name."""
     if default is None or any(group.name == default and group.ranks for group in groups):
         return groups
     return tuple(

@@ -152,6 +152,19 @@ def test_group_of_gloo_without_members_stays_without() -> None:
     assert got.groups == (RecordedGroup("", "", ()),)
 
 
+@pytest.mark.parametrize("used", ["entry", "status"])
+def test_members_that_gloo_tells_are_not_the_default_group_s_where_another_was_used(used: str) -> None:
+    """torch 2.14 writes those of whichever group was made last under the name "", counted within it."""
+    counts = {"last_enqueued_collective": 1, "last_started_collective": -1, "last_completed_collective": 1}
+    entries = [entry(profiling_name="gloo:barrier")]
+    if used == "entry":
+        entries.append(entry(process_group=("1", "undefined"), pg_id=1, profiling_name="gloo:all_reduce"))
+    status = {"0": counts} | ({"1": counts} if used == "status" else {})
+    last = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
+    got = parse(pickled(dump(*entries, pg_config=last, pg_status=status)), "x")
+    assert got.groups == (RecordedGroup("", "", (0, 1)),)
+
+
 @pytest.mark.parametrize(
     ("text", "ranks"),
     [

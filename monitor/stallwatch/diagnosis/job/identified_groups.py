@@ -16,7 +16,6 @@ from stallwatch.model.summary import RankSummary, Stream
 if TYPE_CHECKING:
     from stallwatch.diagnosis.activity import RankActivity
 
-_DEFAULT_NAMES = ("", "0")
 _LEAST_SISTERS = 3  # with fewer, "all but one are alike" says nothing
 
 
@@ -46,9 +45,12 @@ class IdentifiedGroups:
     def _identify(self, told: Mapping[str, tuple[int, ...]]) -> None:
         known: dict[tuple[str, int, str], dict[int, list[int]]] = {}
         unknown: dict[tuple[str, str, str], dict[int, list[int]]] = {}
+        default = _default_members(self._summaries, self._world if self._world_size else (), told)
         for rank, summary in self._summaries.items():
             for index, stream in enumerate(summary.streams):
-                ranks = stream.ranks or self._default_ranks(stream) or told.get(stream.name, ())
+                is_default = _is_default(stream)
+                ranks = default if is_default and stream.backend == "gloo" else stream.ranks
+                ranks = ranks or (default if is_default else ()) or told.get(stream.name, ())
                 if ranks:
                     bucket = known.setdefault((stream.description, self._member_set(ranks), stream.backend), {})
                     bucket.setdefault(rank, []).append(index)
@@ -91,10 +93,6 @@ class IdentifiedGroups:
             whole = _completed([self.groups[index].ranks for index in indexes], self._world)
             for index, ranks in zip(indexes, whole, strict=False):
                 self.groups[index] = msgspec.structs.replace(self.groups[index], ranks=ranks, members_known=True)
-
-    def _default_ranks(self, stream: Stream) -> tuple[int, ...]:
-        default = stream.name in _DEFAULT_NAMES and stream.description in DEFAULT_DESCRIPTIONS
-        return self._world if default and self._world_size else ()
 
     def _size_hint(self, members: Mapping[int, int]) -> int | None:
         hints = [self._summaries[rank].streams[index].size_hint for rank, index in members.items()]
@@ -141,6 +139,27 @@ class IdentifiedGroups:
 
 def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+
+
+def _is_default(stream: Stream) -> bool:
+    """Whether it is of the group that init_process_group makes, or that torch's debug mode puts beside it."""
+    return stream.name in ("", "0") and stream.description in DEFAULT_DESCRIPTIONS
+
+
+def _default_members(
+    summaries: Mapping[int, RankSummary], world: tuple[int, ...], told: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Given all ranks' streams, the world where its size is known, and what hooks tell of groups, return the members of
+    gloo's default group, () where nothing tells. A dump's may be those of a smaller group that its rank has made later
+    and not used yet: the largest counts, if all that use the default group are in it."""
+    users: list[int] = []
+    most: tuple[int, ...] = ()
+    for rank, summary in summaries.items():
+        for stream in summary.streams:
+            if _is_default(stream):
+                users.append(rank)
+                most = stream.ranks if stream.backend == "gloo" and len(stream.ranks) > len(most) else most
+    return told.get("0") or (most if set(users) <= set(most) else ()) or world
 
 
 def members_told(activities: Iterable["RankActivity"], ranks: Iterable[RankEvidence]) -> dict[str, tuple[int, ...]]:

@@ -369,14 +369,13 @@ def _dense(ids: dict[int, int]) -> bytes:
 
 
 def _members(recorder: Recorder, node: RecordedCall) -> tuple[int, ...]:
-    """Members of a node's group. gloo keys one group '' whatever its entries say: it counts only if it is alone."""
-    for group in recorder.groups:
-        if group.name == node.group_name and group.ranks:
-            return group.ranks
-    alone = len({operation.group_name for operation in recorder.operations}) == 1
-    if alone and len(recorder.groups) == 1 and recorder.groups[0].name == "":
-        return recorder.groups[0].ranks
-    return ()
+    """Members of a node's group. gloo keys the group that it made last '', whatever its entries say: it counts only for
+    the default group, and if that is alone."""
+    told = next((g.ranks for g in recorder.groups if g.name and g.name == node.group_name and g.ranks), ())
+    alone = len({operation.group_name for operation in recorder.operations}) == 1 and len(recorder.status) <= 1
+    if told or not (alone and node.group_description in ("default_pg", "") and len(recorder.groups) == 1):
+        return told
+    return recorder.groups[0].ranks if recorder.groups[0].name == "" else ()
 
 
 def _size_hint(nodes: Sequence[RecordedCall]) -> int | None:

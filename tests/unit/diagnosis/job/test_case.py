@@ -21,6 +21,39 @@ def test_the_default_group_of_gloo_is_the_world() -> None:
     assert _described(_case(*ranks, world_size=3)) == [("default_pg", (0, 1, 2), True)]
 
 
+def _configured(rank: int, config: tuple[int, ...], *calls: Call) -> Rank:
+    """A rank whose gloo wrote these members under the name "", as torch 2.14 does of the group that was made last."""
+    return Rank(rank, calls, backend="gloo", members_known=False, configured=config)
+
+
+def test_members_of_a_group_of_gloo_that_was_made_last_are_not_the_default_group_s() -> None:
+    """Ranks 0 to 3 have a group of their own, and wait for rank 4 in the default group."""
+    group, part = Group("0", "default_pg", (0, 1, 2, 3, 4)), Group("1", "undefined", (0, 1, 2, 3), 1)
+    ranks = [_configured(rank, (0, 1, 2, 3), Call(part), Call(group)) for rank in range(4)]
+    assert ("default_pg", (0, 1, 2, 3, 4), True) in _described(_case(*ranks, world_size=5))
+
+
+def test_a_group_of_gloo_that_nobody_has_used_yet_tells_nothing_of_the_default_group() -> None:
+    group = Group("0", "default_pg", (0, 1, 2, 3))
+    some = [_configured(rank, (0, 1) if rank < 2 else (0, 1, 2, 3), Call(group)) for rank in range(4)]
+    assert _described(_case(*some, world_size=4)) == [("default_pg", (0, 1, 2, 3), True)]
+    pairs = [_configured(rank, (0, 1), Call(group)) for rank in range(4)]
+    assert _described(_case(*pairs, world_size=4)) == [("default_pg", (0, 1, 2, 3), True)]
+
+
+def test_a_default_group_of_gloo_may_be_smaller_than_what_was_started() -> None:
+    """A server of inference beside the trainers never joins a group."""
+    group = Group("0", "default_pg", (0, 1, 2))
+    ranks = [_configured(rank, (0, 1, 2), Call(group)) for rank in range(3)]
+    assert _described(_case(*ranks, world_size=4)) == [("default_pg", (0, 1, 2), True)]
+
+
+def test_members_of_the_only_group_that_a_rank_has_used_are_counted_within_it() -> None:
+    part = Group("2", "undefined", (2, 3), 1)
+    ranks = [_configured(rank, (0, 1), Call(part)) for rank in (2, 3)]
+    assert _described(_case(*ranks, world_size=4)) == [("undefined", (2, 3), False)]
+
+
 def test_groups_of_unknown_members_are_told_apart_by_name() -> None:
     groups = [Group("1", "tp", (0, 1), 1), Group("2", "tp", (2, 3), 1)]
     ranks = [Rank(r, (Call(groups[r // 2]),), backend="gloo", members_known=False) for r in range(4)]
