@@ -126,6 +126,14 @@ class Group(msgspec.Struct, frozen=True):
         return self.description in DEFAULT_DESCRIPTIONS
 
 
+def is_beside_the_job(members: Mapping[int, GroupStream]) -> bool:
+    """Given who recorded a group, return whether it was made without torch.distributed, which names all of its own: one
+    rank of the job and a program beside it (weights that go to a server of inference). Nobody of the job is in it but
+    that rank. All ranks are in those that torch's debug mode makes so."""
+    alone = next(iter(members.values())) if len(members) == 1 else None
+    return alone is not None and not alone.stream.name and any(stream.name for stream in alone.summary.streams)
+
+
 @lru_cache(maxsize=65_536)
 def family(description: str) -> str:
     """ "dp0" and "dp1" are of one kind."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.groups import Group
+from stallwatch.diagnosis.job.groups import Group, is_beside_the_job
 from stallwatch.diagnosis.job.pace import Pace
 from stallwatch.diagnosis.waits.unrecorded import may_wait, peers_by_hooks, waits_unrecorded
 from stallwatch.model.summary import ANY, Pending, Transfer
@@ -104,6 +104,8 @@ def _recorded_waits(case: Case, pace: Pace) -> tuple[list[Wait], set[int]]:
         for lane, pending in frontier.items():
             if not pending.launched:
                 continue  # its host is still inside the call: it has issued nothing to wait for
+            if is_beside_the_job(case.streams[case.group(rank, pending).index]):
+                continue
             stuck = pace.is_stuck(rank, pending)
             if stuck is False:
                 moving.add(rank)

@@ -49,6 +49,24 @@ def test_a_call_that_its_recorder_would_show_is_no_hidden_wait() -> None:
     assert graph_of(*(Rank(rank, STEPS, backend="gloo") for rank in range(3)), hidden).unrecorded == (3,)
 
 
+def test_a_rank_that_waits_for_a_program_beside_the_job_waits_for_no_rank() -> None:
+    """It sends its weights to a server of inference by a group of the two, made without torch.distributed."""
+    beside, barrier = Group("", "", (0,), 1), Call(W4, "barrier")
+    frames = (CodeFrame("send_weights", "/srv/job/train.py", 30), SLEEPS[-1])
+    others = [Rank(rank, (*STEPS, barrier), len(STEPS), backend="gloo", frames=IN_REDUCE) for rank in (1, 2, 3)]
+    sends = Rank(0, (*STEPS, Call(beside, "broadcast")), len(STEPS), backend="gloo", frames=frames, members_known=False)
+    graph = graph_of(sends, *others)
+    assert {wait.rank for wait in graph.waits} == {1, 2, 3}
+    assert [{blocker.rank for blocker in found} for found in blockers(graph)] == [{0}]
+
+
+def test_a_group_of_torch_s_debug_mode_has_no_name_either() -> None:
+    helper = Group("", "", (0, 1, 2, 3), 1)
+    calls, done = (Call(helper), *STEPS, Call(helper)), len(STEPS) + 1
+    ranks = [Rank(rank, calls, done + (rank == 3), backend="gloo", members_known=False) for rank in range(4)]
+    assert {wait.rank for wait in graph_of(*ranks).waits} == {0, 1, 2}
+
+
 def test_who_never_used_a_group_is_awaited_by_the_thread_that_stands_in_communication() -> None:
     late, other = Group("1", "late", (0, 3), 1), Group("2", "other", (2, 3), 2)
     second = Call(other, thread="2")
