@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from stallwatch.diagnosis.logs.consequence import LoggedFailure
-from stallwatch.diagnosis.logs.remedies import OWN_LOG, RAISED, words_for
+from stallwatch.diagnosis.logs.remedies import words_for
+from stallwatch.diagnosis.logs.remedies_by_kind import OWN_LOG, RAISED
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.model.launchers import MPI_PROGRAMS
 from stallwatch.model.log_event import LogEvent

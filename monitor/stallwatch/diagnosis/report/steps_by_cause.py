@@ -4,7 +4,7 @@ import re
 from signal import SIGBUS
 from typing import Final
 
-from stallwatch.diagnosis.logs.remedies_by_text import LOST, is_lost
+from stallwatch.diagnosis.logs.remedies_of_gpus import LOST, is_lost
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.step_context import StepContext
 from stallwatch.diagnosis.report.text import format_location

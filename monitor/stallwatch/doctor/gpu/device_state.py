@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from stallwatch.diagnosis.logs.remedies_by_text import (
+from stallwatch.diagnosis.logs.remedies_of_gpus import (
     DEVICE_LOST_FROM_CONTAINER,
     LIBRARY_NOT_FOUND,
     MISMATCH,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallwatch.diagnosis.logs.remedies_by_text import gpu_words
+from stallwatch.diagnosis.logs.remedies_of_gpus import gpu_words
 from stallwatch.diagnosis.logs.remedies_of_memory import memory_words
 
 OUT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}."
