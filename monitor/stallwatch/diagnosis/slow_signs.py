@@ -56,6 +56,7 @@ class SlowRanks:
 
     @property
     def its(self) -> str:
+        """ "its" or "their"."""
         return "their" if self.many else "its"
 
     @property

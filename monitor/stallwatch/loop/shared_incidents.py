@@ -193,6 +193,7 @@ class Fleet:
         return self._link.companies.meetings(at_ns) if asked else None
 
     def status(self) -> SensorStatus:
+        """The meeting place as people see it, among the sensors: what is wrong with it, else how well it is."""
         problem, seen = self._link.problem, self._link.roster.seen
         well = seen.well(self._url) if seen is not None else ""
         return SensorStatus("meeting_place", not problem, problem or well, 0.0, 0, required=False)
@@ -210,6 +211,7 @@ class Fleet:
         return None if seen is None else len(seen.strangers)
 
     def close(self) -> None:
+        """End the link to the meeting place."""
         self._link.close()
 
     def _local(

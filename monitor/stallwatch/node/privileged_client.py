@@ -47,6 +47,7 @@ class PrivilegedChild:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended. Raise subprocess.TimeoutExpired after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             left = None if deadline is None else deadline - time.monotonic()

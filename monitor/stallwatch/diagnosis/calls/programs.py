@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import Group, family, place_among_twins
 from stallwatch.diagnosis.recorder import signature
-from stallwatch.diagnosis.recorder.reduce import transfer_ends
+from stallwatch.diagnosis.recorder.transfer_counts import ends_in_name
 from stallwatch.model.summary import ANY, Call
 
 _BEGINNING = 16  # calls by which ranks of one program are known
@@ -310,7 +310,7 @@ def _peer_token(case: Case, rank: int, call: Call, rings: frozenset[int]) -> Tok
 def _way(case: Case, group: Group, rank: int, operation: str, rings: frozenset[int]) -> str:
     """To which place in the group a transfer goes, around a ring how far, where its members are known; else only in
     which direction."""
-    source, destination = transfer_ends(operation)
+    source, destination = ends_in_name(operation)
     if ANY in (source, destination):
         return ""
     outgoing = operation.startswith("send")

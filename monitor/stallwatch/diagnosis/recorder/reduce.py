@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -31,9 +31,10 @@ from stallwatch.diagnosis.recorder.operations import (
     completion_of,
     read_recorded_calls,
 )
+from stallwatch.diagnosis.recorder.transfer_counts import TransferCounts
 from stallwatch.formats.tested import newer_than_tested
 from stallwatch.model.evidence import Operation, RankEvidence, Recorder
-from stallwatch.model.summary import ANY, NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
+from stallwatch.model.summary import NO_CALL, Arrival, Call, PairCount, Pending, RankSummary, Stream, Transfer
 
 _PENDING_KEPT = 64  # a CPU that runs ahead enqueues hundreds; a wait needs the first few of each lane and group
 _ARRIVALS_KEPT = 256
@@ -159,7 +160,7 @@ class _Reduction:
         completed = 0
         lane, starts = 0, _notes_starts(recorder)
         unfinished: list[RecordedCall] = []
-        sent = _Transfers()
+        sent = TransferCounts()
         newest: deque[Pending] = deque(maxlen=_PENDING_KEPT)
         for node in nodes:
             lane = self.lanes.of(node.first)
@@ -291,30 +292,6 @@ def _untested(recorder: Recorder) -> list[str]:
     return [f"{what} {version}" for what, version in versions.items() if what and newer_than_tested(what, version)]
 
 
-class _Transfers:
-    """The sends and receives of one group so far, by their ends."""
-
-    def __init__(self) -> None:
-        self._done: dict[tuple[int, int], int] = {}
-        self._pending: dict[tuple[int, int], int] = {}
-        self._outgoing: dict[tuple[int, int], bool] = {}
-
-    def add(self, entry: Operation, *, done: bool) -> Transfer:
-        """Count one, and return it as the k-th of its ends."""
-        ends = transfer_ends(entry.name)
-        counts = self._done if done else self._pending
-        counts[ends] = counts.get(ends, 0) + 1
-        self._outgoing[ends] = "send" in entry.name
-        ordinal = self._done.get(ends, 0) + self._pending.get(ends, 0)
-        return Transfer(ends[0], ends[1], ordinal, self._outgoing[ends], signature.transferred(entry))
-
-    def pairs(self, stream: int, whole: bool) -> Iterator[PairCount]:
-        """Return the counts of each pair of ends, in their order."""
-        for ends, outgoing in sorted(self._outgoing.items()):
-            done, pending = self._done.get(ends, 0), self._pending.get(ends, 0)
-            yield PairCount(stream, ends[0], ends[1], done, pending, whole, outgoing)
-
-
 def _stream(
     recorder: Recorder, nodes: Sequence[RecordedCall], ids: dict[int, int], completed: int, lane: int
 ) -> Stream:
@@ -344,18 +321,6 @@ def _stream(
 
 def _in_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
     return tuple(sorted(pending, key=lambda p: (p.lane, p.created_ns or 0, p.record)))
-
-
-def transfer_ends(name: str) -> tuple[int, int]:
-    """Given "send 0->1" or "recv 0<-1", return (source, destination) as ranks of the group; ANY for an end that is not
-    told: "recv 0<-?" takes from whoever sends, and a hook on a process group writes "send" alone."""
-    _, _, ends = name.partition(" ")
-    for arrow, reverse in (("->", False), ("<-", True)):
-        left, found, right = (part.strip() for part in ends.partition(arrow))
-        if found:
-            own, other = (int(part) if part.isdecimal() else ANY for part in (left, right))
-            return (other, own) if reverse else (own, other)
-    return ANY, ANY
 
 
 def _dense(ids: dict[int, int]) -> bytes:

@@ -12,7 +12,7 @@ from stallwatch.diagnosis.job.groups import GroupStream
 from stallwatch.diagnosis.job.untold import untold_backends
 from stallwatch.diagnosis.recorder.dumps import by_backend
 from stallwatch.diagnosis.recorder.operations import completion_of
-from stallwatch.diagnosis.recorder.reduce import transfer_ends
+from stallwatch.diagnosis.recorder.transfer_counts import ends_in_name
 from stallwatch.formats.tested import NEWEST_TESTED, newer_than_tested
 from stallwatch.model.evidence import CodeFrame, Evidence, GroupStatus, Operation
 from stallwatch.model.summary import ANY, RankSummary, Stream
@@ -182,7 +182,7 @@ def test_two_back_ends_may_share_a_ring() -> None:
     [("send 0->1", (0, 1)), ("recv 2<-0", (0, 2)), ("recv 2<-?", (ANY, 2)), ("send", (ANY, ANY)), ("recv", (ANY, ANY))],
 )
 def test_an_end_that_is_not_told_may_be_anybody(name: str, ends: tuple[int, int]) -> None:
-    assert transfer_ends(name) == ends
+    assert ends_in_name(name) == ends
 
 
 def test_a_receive_from_anybody_waits_for_who_does_not_wait_itself() -> None:
