@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, post_transfers
-from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning, shown_message
+from stallwatch.diagnosis.logs.consequence import is_consequence, is_of_training, meaning
+from stallwatch.diagnosis.logs.logged_failure import shown_message
 from stallwatch.diagnosis.recorder.signature import names_transfer
 from stallwatch.model.evidence import CodeFrame, RankEvidence, SourceBlock, SourceLine
 from stallwatch.model.hook_report import Handled, HookReport, NamedCall

@@ -10,8 +10,8 @@ from statistics import median
 from stallwatch.diagnosis.analysis import Analysis, gpus_of_their_own, spins_outside_communication
 from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, main_wait, named, waiting_facts
 from stallwatch.diagnosis.logs.blame import find_blame
-from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.failure_line import headline
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING, OF_THE_JOB

@@ -17,8 +17,8 @@ from stallwatch.diagnosis.logs.blame import (
     what_differs,
     who_is_behind,
 )
-from stallwatch.diagnosis.logs.consequence import LoggedFailure
 from stallwatch.diagnosis.logs.failure_line import headline
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_origin import words_in
 from stallwatch.diagnosis.logs.watchdog_reports import UNTOLD
 from stallwatch.formats.log_mismatch import Refusal, refusal_of

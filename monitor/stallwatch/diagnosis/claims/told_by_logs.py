@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim, Saying, named
-from stallwatch.diagnosis.logs.consequence import LoggedFailure, passes_on
+from stallwatch.diagnosis.logs.consequence import passes_on
 from stallwatch.diagnosis.logs.failure_line import headline
 from stallwatch.diagnosis.logs.later_failures import is_before
 from stallwatch.diagnosis.logs.log_reading import LogReading
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.ranks_meeting import incomplete, oddities, place_of, too_many, who_is_missing
 from stallwatch.diagnosis.logs.remedies_by_origin import recorder_settings, words_in
 from stallwatch.diagnosis.logs.remedies_by_text import Words

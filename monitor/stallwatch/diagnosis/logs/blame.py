@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, Waiter
 from stallwatch.formats.operation_names import operation_name

@@ -1,4 +1,4 @@
-"""One event of a log as what it is taken as, and what is a consequence of what: the one table that decides whether a
+"""What an event of a log is taken as, and what is a consequence of what: the one table that decides whether a
 line tells a cause, or what it did to others."""
 
 import re
@@ -9,48 +9,6 @@ from typing import Final, NamedTuple
 from stallwatch.formats.log_mismatch import refusal_of
 from stallwatch.formats.xid import FABRIC_FAULTS, FOLLOW_ON, GPU_FAULTS, LEADING
 from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
-
-# One event of a log with what it is taken as.
-
-
-class LoggedFailure(NamedTuple):
-    """One failure that logs tell."""
-
-    event: LogEvent
-    rank: int | None  # whose it is; None: not told
-    kind: str  # what it is taken as: an exception may be an out_of_memory
-    consequence: str = ""  # why it is no first cause; "": it may be one
-
-    @property
-    def is_consequence(self) -> bool:
-        """Whether it only follows from something else."""
-        return bool(self.consequence)
-
-    @property
-    def place(self) -> str:
-        """ "train.log:12"."""
-        return f"{self.event.source}:{self.event.line}" if self.event.source else f"line {self.event.line}"
-
-    @property
-    def source(self) -> str:
-        """Where a fact comes from: the place, or whose log it is where the file has no name."""
-        if self.event.source:
-            return self.place
-        return "log" if self.rank is None else f"log of rank {self.rank}"
-
-
-_ASKED: Final = re.compile(r"(?P<said>Unexpected error from \w+\(\))\. Did you run .*\? (?P<reason>Error \d+: .*)")
-
-
-def shown_message(event: LogEvent) -> str:
-    """An exception's message as people read it: of NCCL's, the reason before the place in torch's source, and CUDA's
-    before the question that torch asks."""
-    message = event.message or ""
-    if asked := _ASKED.fullmatch(message):
-        return f"{asked['reason']} ({asked['said']})"
-    before, mark, reason = message.partition("; last error: ")
-    return f"{reason} ({before})" if mark else message
-
 
 PEER_GONE: Final = "a peer had gone, or did not answer"
 NOT_AT_BARRIER: Final = "another rank did not come to the barrier"

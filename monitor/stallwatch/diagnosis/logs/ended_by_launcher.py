@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from signal import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 from typing import Final
 
-from stallwatch.diagnosis.logs.consequence import SENT, LoggedFailure
+from stallwatch.diagnosis.logs.consequence import SENT
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.formats.log_time import moment
 from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 

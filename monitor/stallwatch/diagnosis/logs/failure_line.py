@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from stallwatch.diagnosis.logs.consequence import LoggedFailure, shown_message
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure, shown_message
 from stallwatch.model.launchers import MPI_PROGRAMS
 from stallwatch.model.log_event import LogEvent
 

@@ -12,7 +12,6 @@ from stallwatch.diagnosis.logs.consequence import (
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
-    LoggedFailure,
     is_of_several,
     is_of_training,
     meaning,
@@ -27,6 +26,7 @@ from stallwatch.diagnosis.logs.ended_by_launcher import (
 )
 from stallwatch.diagnosis.logs.joined_events import merged
 from stallwatch.diagnosis.logs.later_failures import is_before, later_failures
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.strength import CAUSES, OF_A_RANK, PLACE, TIMEOUTS
 from stallwatch.formats.log_progress import OF_MEETING
 from stallwatch.model.log_event import PROCESS_ENDS, LogEvent

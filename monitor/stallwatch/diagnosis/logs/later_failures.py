@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from stallwatch.diagnosis.logs.consequence import LoggedFailure, is_late
+from stallwatch.diagnosis.logs.consequence import is_late
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.strength import OF_A_RANK, TIMEOUTS
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_time import moment

@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, SENT, LoggedFailure, means_nothing
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, SENT, means_nothing
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.diagnosis.logs.local_ranks import by_local_rank
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
 from stallwatch.formats.log_progress import ends_any_process

@@ -4,7 +4,8 @@ import re
 from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV
 
 from stallwatch.diagnosis.logs.blame import detail_sides, mismatch_words, what_differs
-from stallwatch.diagnosis.logs.consequence import NOT_AT_BARRIER, NOT_WHICH, PEER_GONE, LoggedFailure, of_others
+from stallwatch.diagnosis.logs.consequence import NOT_AT_BARRIER, NOT_WHICH, PEER_GONE, of_others
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_kind import BY_KIND
 from stallwatch.diagnosis.logs.remedies_by_text import BY_TEXT, Words
 from stallwatch.diagnosis.logs.remedies_of_gpus import (

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from stallwatch.diagnosis.logs.consequence import LoggedFailure
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import words_for
 from stallwatch.diagnosis.logs.remedies_by_kind import OWN_LOG, RAISED
 from stallwatch.diagnosis.logs.remedies_by_text import Words

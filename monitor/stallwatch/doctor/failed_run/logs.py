@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from stallwatch.diagnosis.logs import LogReading, read_logs
-from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, LoggedFailure
+from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING
 from stallwatch.diagnosis.logs.failure_line import headline
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies_by_origin import launcher_of, log_per_rank, words_in
 from stallwatch.doctor.check import Inapplicable, finding
 from stallwatch.doctor.check_result import Area, FindingRecord

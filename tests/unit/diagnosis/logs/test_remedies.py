@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from stallwatch.diagnosis.logs.consequence import LoggedFailure, is_consequence, meaning
+from stallwatch.diagnosis.logs.consequence import is_consequence, meaning
+from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.remedies import words_for
 from stallwatch.model.evidence import CodeFrame
 from stallwatch.model.log_event import LogEvent, SideOfMismatch
