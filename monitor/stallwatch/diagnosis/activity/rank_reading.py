@@ -64,12 +64,15 @@ from stallwatch.progress.kinds import kind_of
 from stallwatch.progress.progress import Progress, compare
 from stallwatch.progress.ticks import pulse_stands
 
+T = TypeVar("T")
+
 # What the thread does is then the story, and the GIL a detail of it.
 _TELLS_MORE = frozenset({"checkpoint", "dataloader", "compile", "store", "init", "collective", "teardown"})
 
 
-def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
-    """A thread that owns the GIL while it sleeps stops every other Python thread, the hook's pulse among them."""
+def _with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLocation, tuple[Fact, ...]]:
+    """Given the judged thread at the last look, and all looks, return where it stands, and why it is held to keep the
+    GIL where it is: one that owns it while it sleeps stops every other Python thread, the hook's pulse among them."""
     if program := other_program(now.look):
         return BlockingLocation("user_code", f"is another program, {program}: it has replaced itself (exec)"), ()
     beats = [(look.process.at_ns if look.process else None, look.heartbeat) for look in seen if look.heartbeat]
@@ -99,9 +102,6 @@ def with_gil(now: JudgedThread, seen: tuple[RankLook, ...]) -> tuple[BlockingLoc
     return now.standing, ()
 
 
-T = TypeVar("T")
-
-
 def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankActivity:
     """Given everything known of one rank, say what it does; `trains_from`: where the thread begins that trains, as far
     as all ranks together tell it. Never raise; order of threads and looks is irrelevant."""
@@ -116,7 +116,7 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
     chosen = with_stack or moments
     # The last two looks: a rank that was still starting, or worked on, at an older one may stand since.
     before, now = chosen[-2:][0], chosen[-1]
-    standing, gil_facts = with_gil(now, seen)
+    standing, gil_facts = _with_gil(now, seen)
     standing = in_a_team(before, now, without_a_turn(before, now, standing), gpu=gpu)
     polls = polls_a_child(now.thread.frames if now.thread else (), standing.detail, rank.sources)
     now = now._replace(standing=standing._replace(waits_for_children=standing.waits_for_children or polls))
@@ -162,7 +162,7 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
 def _moved(
     rank: RankEvidence, earlier: Sequence[JudgedThread], before: JudgedThread, now: JudgedThread, ident: str
 ) -> Progress:
-    """Between the last two looks."""
+    """Whether it moves between the last two looks; `earlier`: the looks before these, `ident`: of its thread."""
     in_main = now.thread is not None and not is_python_thread(now.thread)
     communicates = bool(now.standing.in_collective)
     issued = new_operations(rank.recorders, ident, in_main=in_main, communicates=communicates)
