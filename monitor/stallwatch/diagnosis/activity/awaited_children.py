@@ -4,7 +4,7 @@ what these do. What others of them do (a tracker's service, a collector of metri
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity.blocking_location import Circumstances, locate
-from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
+from stallwatch.diagnosis.activity.kernel_waits import kernel_wait, stored_at
 from stallwatch.diagnosis.activity.rank_activity import HelperChild, RankActivity
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, main_thread
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function, hint, job_frame, source_text
@@ -66,7 +66,8 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
         fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
         inside = bool(standing.in_collective)
         child_at_work = HelperChild(pid, frame, standing.detail, standing.where, in_collective=inside)
-        place = replace(activity.place, waits_on=child.waits_on) if child and child.waits_on else activity.place
+        on = stored_at(child.wchan, child.state, child.waits_on) if child else ""
+        place = replace(activity.place, waits_on=on) if on else activity.place
         helpers = replace(activity.helpers, child=child_at_work)
         return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
     return activity

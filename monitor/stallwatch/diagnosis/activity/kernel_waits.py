@@ -90,3 +90,9 @@ def kernel_wait(wchan: str | None, state: str | None, waits_on: str = "") -> Ker
     if state == "D":  # a file system or a device in nearly every case
         return "file"
     return "sleep" if wchan == _RESTARTED else None
+
+
+def stored_at(wchan: str | None, state: str | None, waits_on: str) -> str:
+    """Given what the call of a thread is about, return the file system or server that it waits for: a named pipe's is
+    none, whose name lies there and whose other end is a process."""
+    return "" if kernel_wait(wchan, state, waits_on) in ("pipe", "pipe_write") else waits_on

@@ -4,6 +4,7 @@ training or blocks it; and whether its threads show that it has joined its job."
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from stallwatch.diagnosis.activity.kernel_waits import stored_at
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, function
 from stallwatch.diagnosis.frames.meaning import Role, meaning
 from stallwatch.model.evidence import (
@@ -116,7 +117,14 @@ def thread_look(process: ProcessLook | None, thread: ThreadStack | None, *, main
     if found is None:
         return ThreadLook(state, wchan, None)
     return ThreadLook(
-        state, wchan, found.cpu_ticks, found.wakes, found.own_wakes, found.waits_on, found.awaited_child, found.endless
+        state,
+        wchan,
+        found.cpu_ticks,
+        found.wakes,
+        found.own_wakes,
+        stored_at(wchan, state, found.waits_on),
+        found.awaited_child,
+        found.endless,
     )
 
 
