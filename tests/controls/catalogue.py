@@ -33,6 +33,7 @@ PROGRAMS = tuple(
         "training_with_odd_waits",
         "training_that_looks_wrong",
         "training_by_design",
+        "training_told_by_users",
         "training_that_begins_late",
     )
 )
@@ -56,6 +57,7 @@ HANGS = tuple(
         "hangs_beside_helpers",
         "hangs_as_written",
         "hangs_of_schedules",
+        "hangs_told_by_users",
         "hangs_at_the_start",
     )
 )
