@@ -16,6 +16,7 @@ _LEAST_SHARE = 0.04  # of the time: less is no reason to be slow
 _SPENT_ERRORS = 3.5  # standard errors: some hundred lines are compared
 _WAITS = ("collective", "store", "init")  # for others
 _NEXT_TO_NONE = 0.1  # of what the slow ones spend there
+_SAME = 0.5  # of that: who spends as much does the same
 _MOST_OF_IT = 0.75  # of the greatest difference: so much of it a line has that explains it
 
 _Key = tuple[str, str] | int  # a function with its file, or a line in it
@@ -29,6 +30,7 @@ class Spent(NamedTuple):
     frames: tuple[CodeFrame, ...]  # innermost first, down to the place that explains the difference
     samples: int  # of the slow ranks
     where: Where
+    greatest_share: float = 0.0  # of the peer that spends most there
 
     @property
     def frame(self) -> CodeFrame:
@@ -44,12 +46,13 @@ class Spent(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether its peers do the same there, for less long."""
-        return self.peers_share >= 0.5 * self.share
+        return self.peers_share >= _SAME * self.share
 
     @property
     def is_alone(self) -> bool:
-        """Whether next to none of its peers' time goes there."""
-        return self.peers_share <= _NEXT_TO_NONE * self.share
+        """Whether next to none of its peers' time goes there, and of none about as much: of two ranks that have got the
+        work of six others, one is no culprit."""
+        return self.peers_share <= _NEXT_TO_NONE * self.share and self.greatest_share < _SAME * self.share
 
 
 def compared(slow: Sequence[Sequence[SampledStack]], peers: Sequence[Sequence[SampledStack]]) -> Spent | None:
@@ -85,7 +88,8 @@ def _most(slow: Sequence[Sequence[SampledStack]], peers: Sequence[Sequence[Sampl
         place = max(deeper, key=lambda node: (more[node], -node))
     frames = tree.frames(place, share)
     where = locate(frames, Circumstances(wait=None, on_cpu=None, gpu=False)).where
-    return Spent(share[place], usual[place], frames, samples, where) if frames else None
+    greatest = max(shares.get(place, 0.0) for shares in others)
+    return Spent(share[place], usual[place], frames, samples, where, greatest) if frames else None
 
 
 def _error(p: float, q: float, samples: int, of_peers: int) -> float:

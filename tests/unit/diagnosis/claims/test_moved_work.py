@@ -19,9 +19,10 @@ def moved(
     of_rank_3: int = -20_000_000,
     of_rank_2: Sequence[int] = (60_000_000,),
     stacks: Sequence[SampledStack] = (),
+    also: int | None = None,
 ) -> Verdict:
     """Of a job whose rank 2 gets 60 ms in each step, of which the three others lose 20 each, halfway; `stacks`: where
-    rank 2 was seen, if ranks were profiled."""
+    rank 2 was seen, if ranks were profiled, and the rank `also` with it."""
     more = {0: -20_000_000, 1: -20_000_000, 2: 0, 3: of_rank_3}
     began, arrivals = 0, []
     for call in range(78):
@@ -32,7 +33,7 @@ def moved(
     ranks = []
     for number in range(4):
         runnable = 0.0 if number == 2 else peers_runnable
-        seen_at = (stacks if number == 2 else PEERS) if stacks else ()
+        seen_at = (stacks if number in (2, also) else PEERS) if stacks else ()
         rank = profiled_rank(number, seen_at, msgspec.structs.replace(QUIET, runnable_share=runnable))
         (recorder,) = rank.recorders
         begins = recorder.operations[0].created_ns or 0
@@ -65,6 +66,12 @@ def test_a_line_that_no_other_rank_comes_to_holds_no_work_of_theirs(
     stacks: Sequence[SampledStack], has_moved: bool
 ) -> None:
     assert ("work has moved to rank 2" in moved(0.0, stacks=stacks).by_design) == has_moved
+
+
+def test_a_line_that_one_other_rank_comes_to_as_often_is_not_its_own() -> None:
+    """Of four experts two are chosen by all tokens, and one of these comes last."""
+    stacks = [load_batch(6), seen(40, line(90)), seen(20, line(77)), backward(34)]
+    assert "work has moved to rank 2" in moved(0.0, stacks=stacks, also=3).by_design
 
 
 def test_what_a_rank_costs_is_what_the_last_of_the_others_waits_for_it() -> None:
