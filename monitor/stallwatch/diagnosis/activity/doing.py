@@ -15,7 +15,9 @@ from stallwatch.progress.cpu_time import CLOCK_TICKS_PER_SECOND
 from stallwatch.progress.kinds import Doing
 
 # Where programs wait for requests, messages or a person, in the thread that is judged or beside it.
-_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.", "socketserver")
+_EVENT_LOOPS = ("asyncio.", "zmq.", "tornado.ioloop", "grpc.")
+# Of a module whose other functions end a server, and wait for its threads, or are inside of a request.
+_ITS_LOOPS = {"socketserver": frozenset(("serve_forever", "handle_request"))}
 _SERVERS = (
     "uvicorn.", "http.server", "socketserver", "aiohttp.web", "tornado.", "ipykernel.", "grpc._server", "hypercorn.",
     "gunicorn.", "zmq.",
@@ -182,8 +184,15 @@ def _is_of_the_job(frame: CodeFrame) -> bool:
     return code_origin(frame.filename).origin is Origin.JOB
 
 
-def _is_event_loop(frames: tuple[CodeFrame, ...]) -> bool:
-    return any(code_origin(frame.filename).module.startswith(_EVENT_LOOPS) for frame in frames)
+def _is_event_loop(frames: Sequence[CodeFrame]) -> bool:
+    """Of a module of servers, the innermost function tells whether it waits for the next request."""
+    for frame in frames:
+        module = code_origin(frame.filename).module
+        if module.startswith(_EVENT_LOOPS):
+            return True
+        if module in _ITS_LOOPS:
+            return function(frame.name) in _ITS_LOOPS[module]
+    return False
 
 
 def _serves(threads: Iterable[ThreadStack]) -> bool:

@@ -136,16 +136,6 @@ def test_who_delivers_may_be_another_thread(beside: Frames, kind: str | None) ->
     assert read_activity(waits).progress.ends_by_itself == kind
 
 
-def test_a_server_of_the_standard_library_waits_for_requests() -> None:
-    """It counted as stuck: a rank that served nobody, whose RPC workers waited in `shutdown`."""
-    serves = stack("select@PY/selectors.py:415", "serve_forever@PY/socketserver.py:235", "serve@JOB:4", MODULE)
-    waits = rank(serves, stacks=(stacks(thread(serves)),), processes=(process("S", "poll_schedule_timeout"),))
-    assert read_activity(waits).progress.ends_by_itself == "request"
-    handles = stack("acquire@JOB:9", "finish_request@PY/socketserver.py:348", *("serve@JOB:4", MODULE))
-    stands = rank(handles, stacks=(stacks(thread(handles)),), processes=(process("S", "futex_wait_queue"),))
-    assert read_activity(stands).progress.ends_by_itself != "request", "a request that it does not come out of"
-
-
 @pytest.mark.parametrize(("computes", "kind"), [(True, "compute"), (False, None)])
 def test_who_raises_an_eventfd_may_be_another_thread(computes: bool, kind: str | None) -> None:
     threads = (ThreadState(PID, "python", "S", 1, "do_wait_intr_irq"), ThreadState(701, "python", "R", 1, None))
