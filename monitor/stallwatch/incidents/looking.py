@@ -304,6 +304,7 @@ def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> Inciden
 
 
 def _look_later(life: IncidentLife, now_ns: int) -> IncidentLife:
+    life = replace(life, tells_next=False)  # what is planned now comes before the look for who is told, and counts
     if life.waits_due:
         return replace(life, next_look_ns=now_ns + int(_FIRST_REPEAT_SECONDS * SECOND_NS))
     verdict = life.incident.verdict

@@ -169,6 +169,18 @@ def test_what_is_told_hours_later_is_looked_at_before_whatever_looks_there_were(
     assert story.life.looks == 5
 
 
+@pytest.mark.parametrize("deadline", [None, 43_200])
+def test_looks_are_bounded_where_the_one_before_the_telling_is_planned_while_another_is_judged(
+    deadline: float | None,
+) -> None:
+    """Of a start with a time-out of hours there were 116 looks, each of which pauses the ranks."""
+    story = Story()
+    story.jobs = (facts(begun=False),)
+    story.hang("undecided", culprits=(), deadline=deadline)
+    story.stands(8000)
+    assert 10 <= story.life.looks <= Config().incidents.maximum_looks + 1
+
+
 def test_a_judgement_that_failed_is_tried_again_later() -> None:
     story = Story()
     story.at(6, stall())
