@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from stallwatch.diagnosis.calls.align import Divergence, describe, find_divergences
+from stallwatch.diagnosis.calls.step_counts import LEAST_RANKS
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.job.groups import GroupStream, all_alike
 from stallwatch.model.summary import Call, RankSummary
 
-_LEAST_RANKS = 3  # of two, nothing tells which is off
 _MEMBERS_COMPARED = 1024  # each costs a look at every one of its lines
 _SHIFTED = 8  # calls in a row that must agree one place off, and not in place
 _SETTLED = 4  # calls before it that must agree in place
@@ -102,7 +102,7 @@ def apart_by_lines(members: Mapping[int, GroupStream]) -> list[ApartByLines]:
     if len(members) > _MEMBERS_COMPARED or all_alike(members):
         return []
     sites = {rank: lines for rank, member in sorted(members.items()) if (lines := _sites(member))}
-    if len(sites) < _LEAST_RANKS:
+    if len(sites) < LEAST_RANKS:
         return []
     usual = _usual(sites)
     firsts = (

@@ -17,7 +17,7 @@ from stallwatch.model.summary import GroupId, Offset
 
 # Steps on which a rank must be off by the same number. Calls of other threads come now before, now after the step.
 _SETTLED_STEPS = 6
-_LEAST_RANKS = 3  # of two, nothing tells which is off
+LEAST_RANKS = 3  # of two, nothing tells which is off
 
 
 class StepCounts(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def offsets(counts: Iterable[StepCounts]) -> tuple[Offset, ...]:
         by_group.setdefault(one.group, {})[one.rank] = dict(one.calls)
     found: list[Offset] = []
     for group, ranks in sorted(by_group.items()):
-        if len(ranks) >= _LEAST_RANKS:
+        if len(ranks) >= LEAST_RANKS:
             found += _of_group(group, ranks)
     return tuple(found)
 
