@@ -175,13 +175,20 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, _key("A job that has never stepped is told when this share of its own time-out has passed.", gt=0, le=1)
     ] = 0.5
     start_seconds: Annotated[
-        float, _key("The same where the job's time-out is not known: half of NCCL's default of ten minutes.", gt=0)
+        float,
+        _key(
+            "The same where the job's time-out is not known: half of NCCL's default of ten minutes. A rank that "
+            "computes or serves before it joins, and ranks that all wait to join, are told at waiting_share of "
+            "that default.",
+            gt=0,
+        ),
     ] = 300.0
     unbegun_seconds: Annotated[
         float,
         _key(
-            "A job that has never stepped, whose ranks wait and do no work at all, nobody knows for whom, is told as a "
-            "warning after this: starts last up to an hour. Twice this where some of its ranks are not seen.",
+            "A job that has never stepped, whose ranks wait for nobody knows whom, or for one that serves (RPC), is "
+            "told as a warning once none of them has done any work for this: starts last up to an hour. Not where "
+            "they wait to join (start_seconds). Twice this where some of its ranks are not seen.",
             gt=0,
         ),
     ] = 5400.0

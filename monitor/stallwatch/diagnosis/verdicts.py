@@ -10,7 +10,7 @@ from stallwatch.diagnosis.activity.rank_activity import with_transfer
 from stallwatch.diagnosis.activity.training_threads import training_entry
 from stallwatch.diagnosis.analysis import Analysis, analyze_job
 from stallwatch.diagnosis.called_lines import called_at, lines_of
-from stallwatch.diagnosis.claim import Claim, Saying, doubtful, named, waiting_facts
+from stallwatch.diagnosis.claim import Claim, Saying, common_where, doubtful, named, waiting_facts
 from stallwatch.diagnosis.claims import (
     at_their_end,
     behind_a_lock,
@@ -280,6 +280,7 @@ def _verdict(
         by_design=claim.by_design,
         ends_by_itself=ends_by_itself,
         waits_on=_waits_on(analysis, claim),
+        waiting_where=common_where(analysis, waiting),
     )
     aside = _aside(analysis, claim, waiting)
     said = summary(verdict, activities, aside)

@@ -156,6 +156,7 @@ class Verdict(msgspec.Struct, frozen=True):
     # there too. By its source and type, the same on all nodes that share it.
     waits_on: str = ""
     waiting_at: str = ""  # where most of those stand that wait: "called at …/train.py:78 in learn (`loss.backward()`)"
+    waiting_where: Where | None = None  # the kind of place where most of those stand that wait; None: nobody is seen to
     when_over: WhenOver = WhenOver()  # of next_steps; documents of older versions have none
 
     @property

@@ -125,12 +125,33 @@ def _of_start(standstill: Standstill, config: Config) -> Plan:
         return Plan(((own, "warning"),), why)
     if standstill.verdict.traits.state == "waits":
         return Plan((), "the job has not begun to step, and the culprit makes progress")
+    if _joins(standstill.verdict):
+        wait = _longest(standstill.known_ns, [_until_default(standstill, config), _kind(standstill, config)])
+        return Plan(((wait.until_ns, "warning"),), wait.why)
     seconds = tell.unbegun_seconds * (_UNSEEN_TIMES if standstill.elsewhere else 1)
     since_ns = max(standstill.since_ns, standstill.moved_ns, standstill.worked_ns)
     kind = _kind(standstill, config)
     until_ns = max(since_ns + int(seconds * SECOND_NS), kind.until_ns if kind else 0)
     why = f"the job has not begun to step, as in a start that takes long ({seconds:g} s, tell.unbegun_seconds)"
     return Plan(((until_ns, "warning"),), why)
+
+
+def _joins(verdict: Verdict) -> bool:
+    """Whether its ranks wait at the rendezvous, for a store or in the creation of a group: torch ends that by a
+    time-out which no record tells."""
+    return verdict.cause == "init_missing" or verdict.waiting_where in ("init", "store")
+
+
+def _until_default(standstill: Standstill, config: Config) -> _Wait:
+    """A time-out that is not known is none that is endless: told is shortly before the shortest of torch's defaults
+    (ten minutes, NCCL's) ends the job, as where it is known. Where somebody set a longer one, a start that takes long
+    may be told of; where nobody did, it is dead a little later."""
+    tell = config.tell
+    share = max(1.0, tell.waiting_share / tell.start_share)  # start_seconds are start_share of that default
+    seconds = tell.start_seconds * share
+    until_ns = max(standstill.known_ns, standstill.moved_ns) + int(seconds * SECOND_NS)
+    why = "the job has not begun to step, and its own time-out is not known"
+    return _Wait(until_ns, f"{why} ({seconds:g} s, by tell.start_seconds)")
 
 
 def _passing(standstill: Standstill, config: Config) -> list[_Wait | None]:
@@ -174,10 +195,11 @@ def _start(standstill: Standstill, config: Config) -> _Wait | None:
     own = _share_of_own_time(standstill, share)
     if own is not None:
         return _Wait(own, f"the job has not begun to step ({share:.0%} of its own time-out, tell.{key})")
+    if computes:
+        return _until_default(standstill, config)
     # Since it is known: before, they may have loaded weights for an hour in calls that no record shows to move.
-    seconds, key = (tell.unbegun_seconds, "unbegun_seconds") if computes else (tell.start_seconds, "start_seconds")
-    until_ns = standstill.known_ns + int(seconds * SECOND_NS)
-    return _Wait(until_ns, f"the job has not begun to step ({seconds:g} s, tell.{key})")
+    until_ns = standstill.known_ns + int(tell.start_seconds * SECOND_NS)
+    return _Wait(until_ns, f"the job has not begun to step ({tell.start_seconds:g} s, tell.start_seconds)")
 
 
 def _has_trained(verdict: Verdict) -> bool:

@@ -9,6 +9,10 @@ from stallwatch.config_sections import TellSection
 from stallwatch.progress.patience import plan
 from tests.unit.progress.test_patience import KNOWN, SECOND, STANDS, TELL, planned, stages, standstill
 
+# Torch's shortest default, of NCCL, is ten minutes.
+BEFORE_DEFAULT = 600 * TELL.waiting_share
+KNOWN_AFTER = (KNOWN - STANDS) / SECOND
+
 NOBODY: dict[str, Any] = {"culprits": ()}
 ALONE: dict[str, Any] = {"culprits": (), "waiting": ""}
 
@@ -98,9 +102,36 @@ def test_a_start_in_which_one_computes_for_the_others_has_the_patience_of_what_m
     )
     assert stages(told)[0] == (1000 * TELL.waiting_share, "warning")
     assert "tell.waiting_share" in told.why
-    known = (KNOWN - STANDS) / SECOND
     told = plan(standstill("not_entered", of_verdict=computes, begun=False), Config())
-    assert stages(told)[0] == (known + TELL.unbegun_seconds, "warning")
-    assert "tell.unbegun_seconds" in told.why
+    assert stages(told)[0] == (KNOWN_AFTER + BEFORE_DEFAULT, "warning")
+    assert "tell.start_seconds" in told.why
     reads = planned("not_entered", of_verdict={"ends_by_itself": "storage"}, begun=False)
-    assert reads[0] == (known + TELL.start_seconds, "warning")
+    assert reads[0] == (KNOWN_AFTER + TELL.start_seconds, "warning")
+
+
+@pytest.mark.parametrize("where", ["init", "store"])
+@pytest.mark.parametrize(
+    ("cause", "of_verdict"), [("undecided", NOBODY), ("not_entered", {"ends_by_itself": "request"})]
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_ranks_that_join_are_told_before_torchs_default_ends_them(
+    where: str, cause: str, of_verdict: dict[str, Any], elsewhere: bool
+) -> None:
+    """No record tells the time-out of a rendezvous: taken for none, it was told an hour after torch had ended it."""
+    joins = {**of_verdict, "waiting_where": where}
+    told = plan(standstill(cause, of_verdict=joins, begun=False, elsewhere=elsewhere), Config())
+    assert stages(told) == [(KNOWN_AFTER + BEFORE_DEFAULT, "warning")]
+    assert "time-out is not known" in told.why
+    assert planned(cause, of_verdict=joins, begun=False, moved_ns=STANDS + 900 * SECOND)[0][0] == 900 + BEFORE_DEFAULT
+
+
+@pytest.mark.parametrize("kind", ["compute", "request"])
+def test_who_has_not_come_to_the_rendezvous_is_told_before_torchs_default_ends_it(kind: str) -> None:
+    told = planned("init_missing", of_verdict={"ends_by_itself": kind}, begun=False)
+    assert told[0] == (KNOWN_AFTER + BEFORE_DEFAULT, "warning")
+
+
+def test_what_moves_has_never_less_time_than_what_does_not() -> None:
+    config = Config(tell=TellSection(waiting_share=0.1))
+    told = stages(plan(standstill("init_missing", of_verdict={"ends_by_itself": "compute"}, begun=False), config))
+    assert told[0] == (KNOWN_AFTER + TELL.start_seconds, "warning")

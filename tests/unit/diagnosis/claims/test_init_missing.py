@@ -75,6 +75,10 @@ def test_with_gloo_the_others_stand_in_the_rendezvous() -> None:
     waiting = [Rank(rank, dumped=False, frames=JOINS, wchan="do_poll").evidence() for rank in range(3)]
     told = judge(_job(*waiting, Rank(3, dumped=False, frames=SLEEPS).evidence())).verdicts[0]
     assert (told.cause, told.culprits, told.waiting) == ("init_missing", (3,), "0-2")
+    assert told.waiting_where == "init"
+    all_wait = judge(_job(*waiting, Rank(3, dumped=False, frames=JOINS, wchan="do_poll").evidence())).verdicts[0]
+    assert (all_wait.cause, all_wait.where, all_wait.waiting_where) == ("undecided", None, "init")
+    assert judge(_job(Rank(0, frames=SLEEPS).evidence())).verdicts[0].waiting_where is None, "nobody waits"
 
 
 _TRACEBACK = (
