@@ -89,6 +89,7 @@ def is_held(life: IncidentLife, plan: Plan, now_ns: int) -> bool:
 
 def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, now: Clocks) -> Standstill:
     culprits, incident = set(verdict.culprits), life.incident
+    has_others = facts is not None and len(facts.ranks) < facts.world_size
     return Standstill(
         verdict=verdict,
         since_ns=incident.since_ns,
@@ -103,7 +104,8 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         phase_past_seconds=facts.phase_past_seconds if facts else 0.0,
         worked_ns=facts.worked_ns if facts else 0,
         silent=incident.together.silent if incident.together is not None else (),
-        elsewhere=incident.together is None and facts is not None and len(facts.ranks) < facts.world_size,
+        elsewhere=incident.together is None and has_others,
+        works_unseen=has_others,
         debugged=facts.debugged if facts else (),
         passing_ns=next((f.due_ns for f in incident.findings if (f.detector, f.stage) == ("stopped", "suspect")), None),
     )

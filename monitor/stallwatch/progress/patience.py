@@ -18,7 +18,7 @@ _REDUCTIONS = frozenset({
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 })  # fmt: skip
 _MANY_CALLS = 20
-# One rank alone prepares data for up to three hours; where that is on a node that nobody asks it is not seen to move.
+# One rank alone prepares data for up to three hours; where it is on another node, nobody here sees it at work.
 _UNSEEN_TIMES = 2
 _AS_LONG_AGAIN = 1.5  # times the longest of a phase's past: a checkpoint that always takes 20 min surprises nobody
 
@@ -41,6 +41,9 @@ class Standstill(NamedTuple):
     debugged: tuple[int, ...]  # ranks under a tracer
     moved_ns: int = 0  # the last look at which those for whom others wait made progress; 0: they never did
     worked_ns: int = 0  # where it has not begun: when one of its ranks was last seen at work, in whichever thread
+    works_unseen: bool = (
+        False  # of some ranks it is not known when they worked: nodes tell each other how they stand only
+    )
     passing_ns: int | None = None  # until then a stop of one of its ranks may be one that passes
 
 
@@ -128,7 +131,7 @@ def _of_start(standstill: Standstill, config: Config) -> Plan:
     if _joins(standstill.verdict):
         wait = _longest(standstill.known_ns, [_until_default(standstill, config), _kind(standstill, config)])
         return Plan(((wait.until_ns, "warning"),), wait.why)
-    seconds = tell.unbegun_seconds * (_UNSEEN_TIMES if standstill.elsewhere else 1)
+    seconds = tell.unbegun_seconds * (_UNSEEN_TIMES if standstill.works_unseen else 1)
     since_ns = max(standstill.since_ns, standstill.moved_ns, standstill.worked_ns)
     kind = _kind(standstill, config)
     until_ns = max(since_ns + int(seconds * SECOND_NS), kind.until_ns if kind else 0)

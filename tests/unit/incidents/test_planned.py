@@ -10,6 +10,7 @@ from stallwatch.config_sections import TellSection
 from stallwatch.detectors.job_facts import JobFacts
 from stallwatch.incidents.escalation import planned
 from stallwatch.incidents.life import IncidentLife
+from stallwatch.model.incident import Together
 from stallwatch.progress.patience import Plan
 from tests.unit.incidents.stories import SECOND, Story, facts, finding, slow_report
 
@@ -83,6 +84,16 @@ def test_a_start_is_told_once_it_has_done_no_work_for_long() -> None:
         ((at_ns, _),) = plan_of(life, facts(begun=False, worked_ns=worked_ns)).stages
         since_ns = max(worked_ns, life.incident.since_ns)
         assert at_ns == since_ns + int(TellSection().unbegun_seconds * SECOND)
+
+
+@pytest.mark.parametrize("together", [None, Together(why="they have not agreed yet"), Together(nodes=2)])
+def test_a_start_of_many_nodes_has_twice_the_time_whatever_these_tell_each_other(together: Together | None) -> None:
+    """How ranks stand they tell, when these were last at work they do not: with a fleet it was half the time."""
+    life = life_of("undecided", culprits=())
+    life = replace(life, incident=replace(life.incident, together=together))
+    for world_size, times in ((8, 2), (4, 1)):
+        ((at_ns, _),) = plan_of(life, facts(begun=False, world_size=world_size)).stages
+        assert at_ns == life.incident.since_ns + times * int(TellSection().unbegun_seconds * SECOND)
 
 
 def test_who_died_of_what_was_found_is_told_once_nothing_looks_at_it_any_more() -> None:

@@ -53,7 +53,7 @@ def test_a_start_that_ends_by_itself_for_longer_than_that_has_the_longer_patienc
 
 def test_a_start_of_which_ranks_are_elsewhere_has_twice_the_time() -> None:
     """One rank alone, on a node that is not seen, prepares data for up to three hours."""
-    unseen = planned("undecided", of_verdict=NOBODY, begun=False, elsewhere=True)
+    unseen = planned("undecided", of_verdict=NOBODY, begun=False, works_unseen=True)
     assert unseen == [(2 * TELL.unbegun_seconds, "warning")]
     assert unseen[0][0] >= 3 * 3600
 
