@@ -120,12 +120,12 @@ def with_what_is_sure_now(life: IncidentLife, at_ns: int, wall_ns: int, actions:
 def _stays_accused(life: IncidentLife, facts: JobFacts | None) -> bool:
     """Whether what was known and told is not unknown again by a look that accuses nobody: the job may be being torn
     down, or a rank no longer answers. Of a slow rank its symptom says when it is over; what is seen of the dead does
-    not show why they stood. Who stood, and left with exit code 0, stands no more: a last save of a minute was told, as
-    critical, while rank 0 exported alone."""
+    not show why they stood. Who stood, and left with exit code 0, stands no more, unless the job had failed before,
+    as of those who waited: a last save of a minute was told, as critical, while rank 0 exported alone."""
     if life.incident.severity != "none" or life.family == "slow":
         return True
     culprits = life.incident.verdict.culprits if life.incident.verdict else ()
-    have_left = facts is not None and bool(culprits) and set(culprits) <= set(facts.left)
+    have_left = facts is not None and not facts.failed and bool(culprits) and set(culprits) <= set(facts.left)
     return died(life.incident.findings) and not have_left
 
 

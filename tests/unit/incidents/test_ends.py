@@ -316,3 +316,21 @@ def test_who_stood_and_has_left_with_exit_code_0_stands_no_more(left: tuple[int,
     story.judged(report("undecided", culprits=(), waiting=""))
     story.stands(400)
     assert (story.severity != "none") is told
+
+
+def test_who_stood_and_left_once_the_job_had_failed_is_told_whatever_the_look_after_it_sees() -> None:
+    """They waited for it until their time was up, and it went when it was done: told to nobody."""
+    story = Story()
+    story.hang("not_entered", culprits=(3,), ends_by_itself="storage")
+    failed = facts(alive=(), left=(3,), failed=True)
+    story.at(60, stall("confirmed"), finding("exit", resolvable=False), jobs=[failed])
+    while story.lives.active and story.second < 80:
+        story.at(float(int(story.second) + 1), *story.findings)
+        if story.lives.active and story.life.capturing:
+            story.looked()
+        if story.lives.active and story.life.judging:
+            story.judged(report("undecided", culprits=(), waiting=""))
+    (over,) = story.lives.past
+    assert over.severity == "critical"
+    assert over.verdict is not None
+    assert over.verdict.culprits == (3,)
