@@ -126,12 +126,16 @@ class Group(msgspec.Struct, frozen=True):
         return self.description in DEFAULT_DESCRIPTIONS
 
 
-def is_beside_the_job(members: Mapping[int, GroupStream]) -> bool:
-    """Given who recorded a group, return whether it was made without torch.distributed, which names all of its own: one
-    rank of the job and a program beside it (weights that go to a server of inference). Nobody of the job is in it but
-    that rank. All ranks are in those that torch's debug mode makes so."""
+def is_beside_the_job(members: Mapping[int, GroupStream], summaries: Mapping[int, RankSummary]) -> bool:
+    """Given who recorded a group, and what the recorders of all ranks say, return whether it was made without
+    torch.distributed, which names all of its own: one rank of the job and a program beside it (weights that go to a
+    server of inference). Nobody of the job is in it but that rank. Torch's debug mode makes groups without names on
+    every rank: another one, whose dump is whole, has none."""
     alone = next(iter(members.values())) if len(members) == 1 else None
-    return alone is not None and not alone.stream.name and any(stream.name for stream in alone.summary.streams)
+    if alone is None or alone.stream.name or not any(stream.name for stream in alone.summary.streams):
+        return False
+    read = [one for one in summaries.values() if one.rank != alone.summary.rank and one.streams and not one.cut_short]
+    return bool(read) and all(stream.name for one in read for stream in one.streams)
 
 
 @lru_cache(maxsize=65_536)

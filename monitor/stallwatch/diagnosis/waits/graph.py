@@ -104,7 +104,7 @@ def _recorded_waits(case: Case, pace: Pace) -> tuple[list[Wait], set[int]]:
         for lane, pending in frontier.items():
             if not pending.launched:
                 continue  # its host is still inside the call: it has issued nothing to wait for
-            if is_beside_the_job(case.streams[case.group(rank, pending).index]):
+            if is_beside_the_job(case.streams[case.group(rank, pending).index], case.summaries):
                 continue
             stuck = pace.is_stuck(rank, pending)
             if stuck is False:

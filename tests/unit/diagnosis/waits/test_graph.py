@@ -67,6 +67,15 @@ def test_a_group_of_torch_s_debug_mode_has_no_name_either() -> None:
     assert {wait.rank for wait in graph_of(*ranks).waits} == {0, 1, 2}
 
 
+@pytest.mark.parametrize("others", [(), (1, 2)])
+def test_nor_has_it_where_the_rank_that_it_is_shared_with_gave_no_dump(others: tuple[int, ...]) -> None:
+    """Two ranks, or two of four that share a group: nothing tells that the wait is for nobody of the job."""
+    helper, of_all = Group("", "", (0, 3), 1), Group("", "", (0, 1, 2, 3), 1)
+    waits = Rank(0, (Call(helper), *STEPS, Call(helper)), len(STEPS) + 1, backend="gloo", members_known=False)
+    seen = [Rank(rank, (Call(of_all), *STEPS), backend="gloo", members_known=False) for rank in others]
+    assert 0 in {wait.rank for wait in graph_of(waits, *seen, Rank(3, dumped=False, frames=SLEEPS)).waits}
+
+
 def test_who_never_used_a_group_is_awaited_by_the_thread_that_stands_in_communication() -> None:
     late, other = Group("1", "late", (0, 3), 1), Group("2", "other", (2, 3), 2)
     second = Call(other, thread="2")
