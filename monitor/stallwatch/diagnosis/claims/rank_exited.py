@@ -13,6 +13,7 @@ from stallwatch.diagnosis.job.leaving import (
     are_together,
     ended_alike,
     is_told,
+    may_be_cleared_away,
     signal_of,
     unseen_since,
     went_on_without,
@@ -63,10 +64,8 @@ def claim(analysis: Analysis) -> Saying:
             "rank_exited", f"{named(gone)} were gone within milliseconds, and nobody saw how {seen} of them ended"
         )
     classes, left = _classes(analysis, ends)
-    classes |= dict.fromkeys(left, _CONSEQUENCE)
-    classes |= dict.fromkeys(analysis.case.cleared_away, _CONSEQUENCE)
     at_start = analysis.case.ended_at_the_start
-    classes |= dict.fromkeys(at_start, _CONSEQUENCE)
+    classes |= dict.fromkeys((*left, *analysis.case.cleared_away, *at_start), _CONSEQUENCE)
     first = min(classes.values())
     mismatch = analysis.logged_mismatch
     differ = set(mismatch.group.heard) & set(gone) if mismatch is not None else analysis.case.logs.of_kind(_REFUSED)
@@ -83,6 +82,7 @@ def claim(analysis: Analysis) -> Saying:
     after = _swept_after(analysis, classes, ends, culprits) if first == _KILLED else []
     if unnamed := _unnamed(analysis, ends, culprits, first) or _one_of_kills(analysis, ends, culprits, after):
         return unnamed
+    unsure = bool(after) or (first == _KILLED and may_be_cleared_away(analysis.case, culprits, ends))
     facts = [Fact(_sentence(rank, ends[rank]), _seen_by(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:
@@ -91,7 +91,7 @@ def claim(analysis: Analysis) -> Saying:
     return Claim(
         cause="rank_exited",
         culprits=tuple(culprits),
-        confidence="likely" if after else _confidence(analysis, gone, culprits, first),
+        confidence="likely" if unsure else _confidence(analysis, gone, culprits, first),
         because=(*facts, *activity_facts(analysis, culprits)),
         steps=remedy_of(analysis, culprits) if first == _FAILED else (),
     ).at(analysis, wait)

@@ -214,6 +214,14 @@ def signal_of(end: ProcessLook) -> int | None:
     return end.exit_code - SHELL_SIGNAL if shell and end.exit_code is not None else None
 
 
+def may_be_cleared_away(case: Case, ranks: Collection[int], ends: Mapping[int, ProcessLook | None]) -> bool:
+    """Given ranks that were killed at once, return whether some of several may only have been cleared away after
+    another, as launchers do within milliseconds: by SIGKILL, of which the kernel's log does not tell."""
+    logged = {(node.host, e.pid) for node in case.nodes for e in node.kernel_events if e.kind == "oom_kill"}
+    untold = [rank for rank in ranks if (case.activity(rank).host, case.activity(rank).pid) not in logged]
+    return len(ranks) > 1 and any((end := ends[r]) is not None and signal_of(end) == SIGKILL for r in untold)
+
+
 def unseen_since(case: Case, gone: Collection[int]) -> list[int]:
     """Return the ranks of which nothing was seen any more, neither process nor stack nor dump, in the look that shows
     the first of `gone` as such, nor later: they may live, or have gone before it."""

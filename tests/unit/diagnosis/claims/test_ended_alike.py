@@ -237,6 +237,18 @@ def test_of_ranks_that_were_killed_within_milliseconds_all_are_named_while_other
     assert (verdict.cause, verdict.culprits) == ("rank_exited", culprits), verdict.summary
 
 
+@pytest.mark.parametrize(("logged", "confidence"), [((), "likely"), ((1000,), "likely"), ((1000, 1001), "certain")])
+def test_of_several_that_were_killed_at_once_it_is_certain_only_by_the_kernel_s_word_of_each(
+    logged: tuple[int, ...], confidence: str
+) -> None:
+    """A launcher clears away within milliseconds, too, and who takes longer to die is still there."""
+    events = tuple(KernelEvent("oom_kill", "oom-kill: task=python", 1, seconds=5.0, pid=pid) for pid in logged)
+    killed = [ended(rank, 5 + rank / 100, exit_signal=9) for rank in (0, 1)]
+    node = NodeEvidence("node0", (0, 1, 2, 3), kernel_events=events)
+    verdict = judge(evidence(*killed, *[Rank(r, loop(world(4), 3), 5) for r in (2, 3)], nodes=(node,))).verdicts[0]
+    assert (verdict.culprits, verdict.confidence) == ((0, 1), confidence)
+
+
 def test_ranks_that_were_killed_at_once_after_another_had_ended_may_have_been_cleared_away() -> None:
     """Caught half-way, with one of the node still alive: of several that were swept no more are named than before."""
     killed = [ended(rank, 5 + rank / 500, exit_signal=9) for rank in (0, 1)]
