@@ -1,5 +1,6 @@
 """torch's RPC: who waits for an answer of another worker is not accused of staying away."""
 
+import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis import judge
@@ -65,13 +66,29 @@ def test_where_all_ask_and_who_carries_out_a_call_asks_on_all_wait_and_nobody_is
     """Calls in a circle, one thread to answer with each; it stood for ever, told to nobody."""
     verdict = _all_ask(_ASKS_ON, _ASKS_ON, _ASKS_ON, _ASKS_ON)
     assert (verdict.cause, verdict.culprits, verdict.waiting) == ("undecided", (), "0-3")
-    assert "none of their threads carries out what was asked" in verdict.summary
+    assert "no Python thread of theirs is seen at work on what was asked" in verdict.summary
     assert _all_ask().waiting == "0-3", "of workers that answer in C++, or not at all, nothing is seen"
 
 
 def test_where_all_ask_and_a_thread_carries_out_a_call_no_rank_is_said_to_wait_in_vain() -> None:
     verdict = _all_ask(_ASKS_ON, _RUNS)
     assert (verdict.cause, verdict.waiting) == ("undecided", "")
+
+
+_OF_A_THREAD = (CodeFrame("run", "/usr/lib/python3.11/threading.py", 982),)
+_QUEUE = (
+    CodeFrame("wait", "/usr/lib/python3.11/threading.py", 327),
+    CodeFrame("get", "/usr/lib/python3.11/queue.py", 171),
+)
+
+
+@pytest.mark.parametrize(("inner", "waiting"), [((), ""), (_QUEUE, "0-3")])
+def test_a_thread_of_the_job_at_work_may_answer_what_was_asked(inner: tuple[CodeFrame, ...], waiting: str) -> None:
+    """`async_execution`: the call returns a future at once, and a thread of the job's own sets it. One without work
+    answers nobody."""
+    solves = (*inner, CodeFrame("solve", "/srv/job/train.py", 80), *_OF_A_THREAD)
+    verdict = _all_ask(_ASKS_ON, solves)
+    assert (verdict.cause, verdict.waiting) == ("undecided", waiting)
 
 
 def test_who_asks_beside_one_that_does_not_is_no_circle() -> None:
