@@ -81,6 +81,7 @@ class FlatActivity(msgspec.Struct, frozen=True):
     waits_on: str = ""
     shared_lock: SharedLock | None = None
     lock_holder_pid: int | None = None
+    lock_is_inherited: bool = False
     why: tuple[Fact, ...] = ()
 
 
@@ -153,6 +154,7 @@ def flatten(activity: RankActivity) -> FlatActivity:
         waits_on=place.waits_on,
         shared_lock=place.shared_lock,
         lock_holder_pid=place.lock_holder_pid,
+        lock_is_inherited=place.lock_is_inherited,
         why=activity.why,
     )
 
@@ -177,6 +179,7 @@ def unflatten(flat: FlatActivity) -> RankActivity:
             waits_on=flat.waits_on,
             shared_lock=flat.shared_lock,
             lock_holder_pid=flat.lock_holder_pid,
+            lock_is_inherited=flat.lock_is_inherited,
         ),
         call=CommunicationCall(
             flat.in_collective, flat.collective, flat.named_call, flat.call_members, flat.call_group_name

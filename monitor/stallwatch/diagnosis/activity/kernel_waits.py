@@ -49,6 +49,8 @@ _SYMBOLS: tuple[tuple[KernelWait, re.Pattern[str]], ...] = (
         r"|balance_dirty|lock_page|writeback|sync_fs|do_truncate|dio_|iomap|^read_events|io_cqring_wait")),
 )  # fmt: skip
 
+_FLOCK = re.compile(r"flock_lock|locks_lock_(?:inode|file)_wait")
+
 # The kernel lets it wait where its group says so (cgroup v1: memory.oom_control), or till another is killed.
 WAITS_FOR_MEMORY = "waits for memory, of which its control group has none left,"
 # Where such a wait is, and a predicate for a sentence.
@@ -90,6 +92,12 @@ def kernel_wait(wchan: str | None, state: str | None, waits_on: str = "") -> Ker
     if state == "D":  # a file system or a device in nearly every case
         return "file"
     return "sleep" if wchan == _RESTARTED else None
+
+
+def is_of_flock(wchan: str | None) -> bool:
+    """Whether it waits for a lock of flock(2), which belongs to the open file and so to forked children, too. One of
+    fcntl(2) or lockf(3) waits in fcntl_setlk (Linux 6.18), and is its process's alone."""
+    return bool(wchan and _FLOCK.search(wchan))
 
 
 def stored_at(wchan: str | None, state: str | None, waits_on: str) -> str:

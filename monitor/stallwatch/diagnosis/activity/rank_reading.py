@@ -14,7 +14,7 @@ from stallwatch.diagnosis.activity.blocking_location import (
     locate_without_stack,
 )
 from stallwatch.diagnosis.activity.doing import begins_anew, doing, in_a_team, without_a_turn
-from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
+from stallwatch.diagnosis.activity.kernel_waits import is_of_flock, kernel_wait
 from stallwatch.diagnosis.activity.observed import JudgedThread, observed
 from stallwatch.diagnosis.activity.rank_activity import (
     CommunicationCall,
@@ -206,6 +206,7 @@ def _place(now: JudgedThread, rank: RankEvidence) -> Place:
         waits_on=now.kernel.waits_on,
         shared_lock=standing.shared_lock,
         lock_holder_pid=now.look.process.lock_holder_pid if now.look.process else None,
+        lock_is_inherited=is_of_flock(now.kernel.wchan),
     )
 
 

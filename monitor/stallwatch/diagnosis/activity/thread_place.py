@@ -29,6 +29,7 @@ class Place(msgspec.Struct, frozen=True):
     waits_on: str = ""  # the file system or server that it, or its child at work, waits for: "nfs4 filer:/vol"
     shared_lock: SharedLock | None = None  # the kind of lock that it waits for, where another process may hold it
     lock_holder_pid: int | None = None  # holds the lock on a file that its process waits for; None: not known
+    lock_is_inherited: bool = False  # that lock is one of flock(2), which a forked child of its holder holds, too
 
     @property
     def gpu_sync(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY
 from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
+from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.frames.meaning import AT_A_BUILD_LOCK, AT_A_QUEUE
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
 from stallwatch.diagnosis.report.steps_by_wait import by_wait
@@ -43,7 +44,7 @@ def _lock(at: Stuck) -> list[NextStep]:
     if shared == "lock_file":
         return _build_lock(at) if at.activity and at.activity.place.detail == AT_A_BUILD_LOCK else _lock_file(at)
     if at.activity and shared is not None:
-        return _shared_lock(at, at.activity.place.lock_holder_pid)
+        return _shared_lock(at, at.activity.place)
     waits = at.place.clause("; it waits at", with_pid=False)
     if at.activity and at.activity.place.detail == AT_A_QUEUE:
         return [
@@ -201,28 +202,29 @@ def _own_code(at: Stuck) -> list[NextStep]:
     ]
 
 
-def _shared_lock(at: Stuck, holder: int | None) -> list[NextStep]:
+def _shared_lock(at: Stuck, place: Place) -> list[NextStep]:
     """Another process holds it; which one, the kernel tells of locks on files."""
-    if holder is not None:
+    if (holder := place.lock_holder_pid) is not None:
         first = (
             f"On {at.host} see what holds it: `ps -o pid,ppid,stat,etime,args -p {holder}`, `py-spy dump -p {holder}`."
         )
-        after = (  # flock(2): it belongs to the open file, which children inherit
+        inherited = (
             "If that process has ended, a child that it had forked with the file open holds the lock on: start helpers "
             "before it is taken, or close the file in them."
         )
+        after = [inherited] if place.lock_is_inherited else []
     else:
         first = (
             f"On {at.host} find which process holds it: `lslocks` for a lock on a file, `ipcs -s -p` for a semaphore "
             f"of System V; `ls -l /proc/{at.pid}/fd` lists the files of the rank."
         )
-        after = (
+        after = [
             "One that has died keeps a semaphore and a lock file for ever, and no lock of flock or fcntl: use those, "
             "or SEM_UNDO."
-        )
+        ]
     return [
         of_the_living(first),
-        after,
+        *after,
         "A rank that holds it must let go before it waits in a collective.",
         restart("Stop the job and start it from its last checkpoint if what holds it does not let go."),
     ]

@@ -22,7 +22,8 @@ WHOLE = FlatActivity(
     child_pid=8, child_frame=LINE, child_detail="reads", child_where="socket",
     child_in_collective=True, stopped_child=9, uses_gpu=True, stopped=True, frozen=True,
     tracer_pid=4, uninterruptible=True, gone=True, exit_code=1, exit_signal=9, out_of_memory=True, joined=True,
-    phase="eval", waits_on="nfs4 filer:/vol", shared_lock="file", lock_holder_pid=5, why=(Fact("it stands", "py-spy"),),
+    phase="eval", waits_on="nfs4 filer:/vol", shared_lock="file", lock_holder_pid=5, lock_is_inherited=True,
+    why=(Fact("it stands", "py-spy"),),
 )  # fmt: skip
 
 

@@ -110,6 +110,13 @@ def test_who_waits_for_a_lock_of_the_kernel_is_not_told_to_use_one(holder: int |
     assert any("forked with the file open" in step for step in steps) == (holder is not None)
 
 
+def test_a_lock_that_no_child_inherits_is_not_said_to_be_held_on_by_one() -> None:
+    """fcntl(2), lockf(3): the kernel tells its holder as well, and it ends with that."""
+    steps = _judged(_waits(0), _waits(1), _at_lock(2, "fcntl_setlk", 999999), _waits(3)).next_steps
+    assert "999999" in steps[0]
+    assert not any("forked" in step for step in steps)
+
+
 def test_holders_in_a_circle_are_all_named() -> None:
     first, second = _at_lock(1, "locks_lock_inode_wait"), _at_lock(2, "locks_lock_inode_wait")
 
