@@ -187,8 +187,9 @@ class TellSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         _key(
             "A job that has never stepped, whose ranks wait for nobody knows whom, or for one that serves (RPC), is "
-            "told as a warning once none of them has done any work for this: starts last up to an hour. Not where "
-            "they wait to join (start_seconds). Twice this where some of its ranks are not seen.",
+            "told as a warning once none of them has done any work for this (a thread that waits may spin): starts "
+            "last up to an hour. Not where they wait to join (start_seconds). Twice this where some of its ranks, or "
+            "what they read and write, are not seen.",
             gt=0,
         ),
     ] = 5400.0

@@ -35,6 +35,7 @@ class ProcessFields(TypedDict, total=False):
     main_thread_moved_bytes: int | None
     busiest_threads: tuple[ThreadSample, ...]
     cpu_ticks: int
+    reaped_ticks: int
     read_bytes: int | None
     write_bytes: int | None
     resident_bytes: int

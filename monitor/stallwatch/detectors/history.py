@@ -186,11 +186,14 @@ def _advance_rank(before: RankHistory | None, sample: RankSample, moment: TickTi
     if before is not None and (old := before.heartbeat) is not None:
         before = msgspec.structs.replace(before, ticks=without_late_time(before.ticks, at_ns, moment.late_ns))
         if heartbeat is None:
-            return msgspec.structs.replace(before, sample=sample, readable=False, ticks=unread(before.ticks))
+            return msgspec.structs.replace(
+                before, sample=sample, readable=False, ticks=unread(before.ticks, _process(sample), at_ns)
+            )
         return _compared(before, old, sample, heartbeat, moment)
     first_seen_ns = before.first_seen_ns if before else at_ns
     if heartbeat is None:
-        return RankHistory(sample, first_seen_ns)
+        ticks = before.ticks if before else Ticks(worked_ns=at_ns, worked_beside_ns=at_ns)
+        return RankHistory(sample, first_seen_ns, ticks=unread(ticks, _process(sample), at_ns))
     return _first(sample, heartbeat, first_seen_ns, at_ns)
 
 

@@ -1,6 +1,6 @@
 """What else the life of an incident needs to know of a job: is it alive, ending, moving, quiet by wish, debugged?"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -37,8 +37,16 @@ class JobFacts(msgspec.Struct, frozen=True):
     phase_past_seconds: float = 0.0  # the longest that those phases have lasted before, 0 where they are new
     oldest_ns: int = 0  # as `began_ns`, of the oldest that is alive
     waiting: tuple[int, ...] = ()  # ranks of which an operation has been pending for some seconds, without another
-    worked_ns: int = 0  # of a job that counts no steps: when one of its ranks was last seen at work (CLOCK_MONOTONIC)
+    # Of ranks that count no steps (CLOCK_MONOTONIC): rank, when it was last seen at work, and when any but its training
+    # thread was.
+    worked: tuple[tuple[int, int, int], ...] = ()
+    io_unseen: bool = False  # what one of them reads and writes may not be read
     began_ns: int = 0  # CLOCK_BOOTTIME when the youngest of the ranks here began, dead or alive; 0: not known
+
+    def worked_ns(self, waiting: Collection[int]) -> int:
+        """When one of its ranks was last seen at work. What the training thread of one that waits for others takes is
+        no work: it polls, or spins."""
+        return max((beside if rank in waiting else any_ for rank, any_, beside in self.worked), default=0)
 
 
 def job_facts(seen: NodeHistory, passed: Mapping[JobKey, int]) -> tuple[JobFacts, ...]:
@@ -78,7 +86,8 @@ def _facts(job: JobKey, ranks: tuple[RankHistory, ...], at_ns: int, passed_ns: i
             (lasted for rank in alive if rank.phase for lasted in rank.times_of_phase(rank.phase).recent), default=0
         )
         / SECOND_NS,
-        worked_ns=max((rank.ticks.worked_ns for rank in alive), default=0),
+        worked=tuple((rank.sample.rank, rank.ticks.worked_ns, rank.ticks.worked_beside_ns) for rank in alive),
+        io_unseen=any(None in (process.read_bytes, process.write_bytes) for _, process in processes),
         waiting=tuple(sorted({rank.sample.rank for rank in alive if _waits(rank, at_ns)})),
         oldest_ns=min((max(rank.sample.start_ticks, 0) for rank in alive), default=0) * CLOCK_TICK_NS,
         began_ns=max((max(rank.sample.start_ticks, 0) for rank in ranks), default=0) * CLOCK_TICK_NS,

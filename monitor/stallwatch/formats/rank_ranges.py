@@ -20,6 +20,15 @@ def rank_ranges(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def ranks_in(ranges: str) -> frozenset[int]:
+    """The ranks of what `rank_ranges` has written."""
+    found: set[int] = set()
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
 def _part(start: int, end: int) -> str:
     return str(start) if start == end else f"{start}-{end}"
 

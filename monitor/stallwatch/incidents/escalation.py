@@ -6,6 +6,7 @@ from typing import Protocol
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.formats.rank_ranges import ranks_in
 from stallwatch.incidents import slowness
 from stallwatch.incidents.life import IncidentLife, died, looks_soon
 from stallwatch.model.incident import SEVERITIES, Incident, Severity
@@ -102,10 +103,10 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         in_phase=facts is not None and any(rank in culprits for rank, _ in facts.phases),
         works=facts is not None and bool(culprits & set(facts.working)),
         phase_past_seconds=facts.phase_past_seconds if facts else 0.0,
-        worked_ns=facts.worked_ns if facts else 0,
+        worked_ns=facts.worked_ns(ranks_in(verdict.waiting)) if facts else 0,
         silent=incident.together.silent if incident.together is not None else (),
         elsewhere=incident.together is None and has_others,
-        works_unseen=has_others,
+        works_unseen=has_others or (facts is not None and facts.io_unseen),
         debugged=facts.debugged if facts else (),
         passing_ns=next((f.due_ns for f in incident.findings if (f.detector, f.stage) == ("stopped", "suspect")), None),
     )

@@ -135,6 +135,7 @@ class ProcessSample(Process, frozen=True, kw_only=True):
     cpu_ticks: int
     resident_bytes: int
     has_terminal: bool  # runs in somebody's terminal session
+    reaped_ticks: int = 0  # of CPU, of the programs that it has run to their end, and of theirs
     main_thread_wakes: int | None = None  # how often the main thread has gone to sleep of its own will; None: not known
     main_thread_moved_bytes: int | None = None  # by system calls of its own; None: not known, or not asked
     # Of a rank without a hook: those that have done most, the main one first; empty: not asked, or not told.

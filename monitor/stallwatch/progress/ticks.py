@@ -8,7 +8,7 @@ only between the two readings that saw it. Time in which our own tick was late i
 stopped the job as well (a suspended machine, a frozen container).
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -44,6 +44,16 @@ class TickTimes(msgspec.Struct, frozen=True):
     late_ns: int
 
 
+class Work(NamedTuple):
+    """What a process had done by a moment (CLOCK_MONOTONIC, ns). CPU in clock ticks."""
+
+    at_ns: int
+    training: int  # of the thread that trains
+    own: int  # of all its threads, and of its children
+    whole: int  # and of the programs that these have run to their end
+    moved_bytes: int  # what cannot be read counts as none: patience asks for that (detectors.job_facts)
+
+
 class Ticks(msgspec.Struct, frozen=True):
     """What a rank's words have done so far. Times are CLOCK_MONOTONIC nanoseconds of our snapshots."""
 
@@ -59,10 +69,11 @@ class Ticks(msgspec.Struct, frozen=True):
     # Since it has stood still for some seconds: CLOCK_MONOTONIC, the CPU time of its main thread and its children, and
     # that with the programs which these have run to their end.
     still: tuple[int, int, int] | None = None
-    # Of one that counts no steps: when it was last seen at work, or could not be seen; and where that is counted from:
-    # CLOCK_MONOTONIC, CPU of the process and its children, the same with their programs, and bytes.
+    # Of one that counts no steps: when it was last seen at work, or could not be seen; when any but its training thread
+    # was (a wait for other ranks may spin); and what that is counted from.
     worked_ns: int = 0
-    work: tuple[int, int, int, int] | None = None
+    worked_beside_ns: int = 0
+    work: Work | None = None
 
     @property
     def steps_since_ns(self) -> int:
@@ -123,12 +134,22 @@ def first_seen(heartbeat: Heartbeat, at_ns: int) -> Ticks:
         frames_since_ns=at_ns,
         pulse_since_ns=at_ns,
         worked_ns=at_ns,
+        worked_beside_ns=at_ns,
     )
 
 
-def unread(before: Ticks) -> Ticks:
-    """At a tick at which its record could not be read."""
-    return msgspec.structs.replace(before, moved=False, stepped=False, pulsed=False)
+def unread(before: Ticks, process: ProcessSample | None, at_ns: int) -> Ticks:
+    """At a tick at which its record could not be read, or of a rank without one: whether it works its process tells."""
+    worked = _worked(before, process, at_ns)
+    return msgspec.structs.replace(
+        before,
+        moved=False,
+        stepped=False,
+        pulsed=False,
+        worked_ns=worked[0],
+        worked_beside_ns=worked[1],
+        work=worked[2],
+    )
 
 
 def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSample | None, moment: TickTimes) -> Ticks:
@@ -142,7 +163,8 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
     phase_changed = has_changed_phase(old, new)
     pulsed = new.pulse_count != old.pulse_count
     changes = before.counter_changes
-    worked_ns, work = (before.worked_ns, None) if counts_steps(new) else _worked(before, process, at_ns)
+    never = before.worked_ns, before.worked_beside_ns, None
+    worked_ns, worked_beside_ns, work = never if counts_steps(new) else _worked(before, process, at_ns)
     return Ticks(
         step_since_ns=_dated(old.last_step_ns, new.last_step_ns, moment) if stepped else before.step_since_ns,
         counters_since_ns=at_ns if counted else before.counters_since_ns,
@@ -157,6 +179,7 @@ def advanced(before: Ticks, old: Heartbeat, new: Heartbeat, process: ProcessSamp
         pulsed=pulsed,
         still=_still(before, process, stepped or phase_changed, at_ns),
         worked_ns=worked_ns,
+        worked_beside_ns=worked_beside_ns,
         work=work,
     )
 
@@ -178,6 +201,7 @@ def without_late_time(ticks: Ticks, at_ns: int, late_ns: int) -> Ticks:
         frames_since_ns=min(ticks.frames_since_ns + late_ns, at_ns),
         pulse_since_ns=min(ticks.pulse_since_ns + late_ns, at_ns),
         worked_ns=min(ticks.worked_ns + late_ns, at_ns),
+        worked_beside_ns=min(ticks.worked_beside_ns + late_ns, at_ns),
     )
 
 
@@ -191,21 +215,28 @@ def _still(before: Ticks, process: ProcessSample | None, moved: bool, at_ns: int
     return (at_ns, own, own + _reaped_ticks(process)) if long_enough else None
 
 
-def _worked(before: Ticks, process: ProcessSample | None, at_ns: int) -> tuple[int, tuple[int, int, int, int] | None]:
-    """When a rank that starts was last seen at work, and since when and where its work is counted from."""
+def _worked(before: Ticks, process: ProcessSample | None, at_ns: int) -> tuple[int, int, Work | None]:
+    """When a rank that starts was last seen at work, when any but its training thread was, and from where its work is
+    counted on."""
     if process is None:
-        return at_ns, None  # what is not seen may work
-    if before.work is not None and at_ns - before.work[0] < _START_SECONDS * SECOND_NS:
-        return before.worked_ns, before.work
+        return at_ns, at_ns, None  # what is not seen may work
+    was = before.work
+    if was is not None and at_ns - was.at_ns < _START_SECONDS * SECOND_NS:
+        return before.worked_ns, before.worked_beside_ns, was
     own = process.cpu_ticks + sum(child.cpu_ticks or 0 for child in process.children)
-    now = (at_ns, own, own + _reaped_ticks(process), (process.read_bytes or 0) + (process.write_bytes or 0))
-    if before.work is None:
-        return before.worked_ns, now
-    since_ns, own_then, whole_then, bytes_then = before.work
-    seconds = (at_ns - since_ns) / SECOND_NS
+    whole = own + process.reaped_ticks + _reaped_ticks(process)
+    moved_bytes = (process.read_bytes or 0) + (process.write_bytes or 0)
+    now = Work(at_ns, process.main_thread_cpu_ticks, own, whole, moved_bytes)
+    if was is None:
+        return before.worked_ns, before.worked_beside_ns, now
+    seconds = (at_ns - was.at_ns) / SECOND_NS
     ticks = seconds * CLOCK_TICKS_PER_SECOND
-    works = own - own_then >= _START_SHARE * ticks or programs_work((now[2] - whole_then) / ticks)
-    return (at_ns if works or now[3] - bytes_then >= _START_BYTES * seconds else before.worked_ns), now
+    trained, own, whole = now.training - was.training, own - was.own, whole - was.whole
+    flows = moved_bytes - was.moved_bytes >= _START_BYTES * seconds
+    works, works_beside = (
+        flows or own - by >= _START_SHARE * ticks or programs_work((whole - by) / ticks) for by in (0, trained)
+    )
+    return at_ns if works else before.worked_ns, at_ns if works_beside else before.worked_beside_ns, now
 
 
 def _cpu_ticks(process: ProcessSample) -> int:

@@ -72,6 +72,7 @@ class ProcessWatch:
             main_thread_state=main.state,
             main_thread_cpu_ticks=main.cpu_ticks,
             cpu_ticks=stat.cpu_ticks,
+            reaped_ticks=stat.reaped_ticks,
             read_bytes=read_bytes,
             write_bytes=write_bytes,
             resident_bytes=stat.resident_pages * _PAGE_BYTES,

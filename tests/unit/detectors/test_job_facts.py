@@ -6,9 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.history import NodeHistory, RankHistory
+from stallwatch.detectors.history import NodeHistory, RankHistory, advance
 from stallwatch.detectors.job_facts import JobFacts, job_facts
-from stallwatch.model.snapshot import GroupCounter, ProcessEnd
+from stallwatch.model.reading import Known
+from stallwatch.model.snapshot import GroupCounter, ProcessEnd, RankSample
+from tests.builders.heartbeat import START_NS
+from tests.builders.node import process, sample, snapshot
 from tests.unit.detectors.test_why_slow import seen
 
 
@@ -52,10 +55,39 @@ def test_who_waits_has_had_an_operation_pending_for_some_seconds(
 
 def test_a_start_was_last_at_work_when_the_last_of_its_ranks_was() -> None:
     history = seen()
-    worked = replace(history.ranks[2].ticks, worked_ns=history.at_ns)
-    before = {"ticks": replace(worked, worked_ns=7)}
-    assert of(history, each=before).worked_ns == 7
-    assert of(history, each=before, ticks=worked).worked_ns == history.at_ns
+    worked = replace(history.ranks[2].ticks, worked_ns=history.at_ns, worked_beside_ns=5)
+    before = {"ticks": replace(worked, worked_ns=7, worked_beside_ns=6)}
+    assert of(history, each=before).worked_ns(()) == 7
+    assert of(history, each=before, ticks=worked).worked_ns(()) == history.at_ns
+    assert of(history, each=before, ticks=worked).worked_ns({2}) == 7, "who waits for others spins"
+    assert of(history, each=before, ticks=worked).worked_ns({0, 1, 2, 3}) == 6
+    assert replace(of(history), worked=()).worked_ns(()) == 0
+
+
+@pytest.mark.parametrize(("read", "written", "unseen"), [(7, 7, False), (None, 7, True), (7, None, True)])
+def test_what_may_not_be_read_of_one_rank_is_not_seen_of_its_job(
+    read: int | None, written: int | None, unseen: bool
+) -> None:
+    history = seen()
+
+    def moving(rank: int, read: int | None, written: int | None) -> RankSample:
+        return replace(
+            history.ranks[rank].sample, process=Known(process(rank, read_bytes=read, write_bytes=written), 0)
+        )
+
+    ranks = tuple(replace(rank, sample=moving(rank.sample.rank, 0, 0)) for rank in history.ranks)
+    assert of(replace(history, ranks=ranks), sample=moving(2, read, written)).io_unseen is unseen
+
+
+@pytest.mark.parametrize(("used", "seconds"), [(0, 0), (155, 31)])
+def test_a_rank_without_a_hook_is_asked_for_work_as_the_others_are(used: int, seconds: int) -> None:
+    """That nothing was known of it counted as a start in which it did nothing."""
+    history = None
+    for second, ticks in ((0, 0), (1, 0), (31, used)):
+        at_ns = START_NS + second * SECOND_NS
+        history = advance(history, snapshot(second, (sample(0, None, at_ns=at_ns, cpu_ticks=ticks),)))
+    assert history is not None
+    assert of(history).worked_ns(()) == START_NS + seconds * SECOND_NS
 
 
 def test_who_has_left_has_ended_with_exit_code_0() -> None:

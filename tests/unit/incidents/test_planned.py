@@ -80,9 +80,9 @@ def test_without_a_verdict_a_failed_judgement_is_told_when_the_patience_with_wha
 
 def test_a_start_is_told_once_it_has_done_no_work_for_long() -> None:
     life = life_of("undecided", culprits=())
-    for worked_ns in (0, NOW_NS):
-        ((at_ns, _),) = plan_of(life, facts(begun=False, worked_ns=worked_ns)).stages
-        since_ns = max(worked_ns, life.incident.since_ns)
+    for worked_ns, rank in ((0, 3), (NOW_NS, 3), (0, 0), (NOW_NS, 0)):
+        ((at_ns, _),) = plan_of(life, facts(begun=False, worked=((rank, worked_ns, 0),))).stages
+        since_ns = max(worked_ns if rank == 3 else 0, life.incident.since_ns)  # ranks 0-2 wait: they spin
         assert at_ns == since_ns + int(TellSection().unbegun_seconds * SECOND)
 
 
@@ -91,8 +91,8 @@ def test_a_start_of_many_nodes_has_twice_the_time_whatever_these_tell_each_other
     """How ranks stand they tell, when these were last at work they do not: with a fleet it was half the time."""
     life = life_of("undecided", culprits=())
     life = replace(life, incident=replace(life.incident, together=together))
-    for world_size, times in ((8, 2), (4, 1)):
-        ((at_ns, _),) = plan_of(life, facts(begun=False, world_size=world_size)).stages
+    for fields, times in (({"world_size": 8}, 2), ({"io_unseen": True}, 2), ({}, 1)):
+        ((at_ns, _),) = plan_of(life, facts(begun=False, **fields)).stages
         assert at_ns == life.incident.since_ns + times * int(TellSection().unbegun_seconds * SECOND)
 
 

@@ -111,8 +111,8 @@ def test_a_phase_moves_when_it_begins_ends_or_begins_anew() -> None:
 def test_a_pulse_is_seen_and_is_no_progress() -> None:
     ticks = after(beat(pulse_count=1), beat(pulse_count=2))
     assert (ticks.pulsed, ticks.moved, ticks.pulse_since_ns) == (True, False, at(1))
-    assert not unread(ticks).pulsed
-    assert unread(ticks).pulse_since_ns == at(1)
+    assert not unread(ticks, process(0), at(2)).pulsed
+    assert unread(ticks, process(0), at(2)).pulse_since_ns == at(1)
 
 
 def test_a_pulse_stands_after_three_seconds_and_not_while_a_dump_keeps_the_gil() -> None:
@@ -164,13 +164,13 @@ def test_what_moved_or_is_not_read_says_nothing_of_work() -> None:
 STARTS = beat(step=None)
 
 
-def last_worked(*samples: ProcessSample | None, step: int | None = None) -> float:
-    """Of samples that are half a minute apart, the first at second 30."""
+def last_worked(*samples: ProcessSample | None, step: int | None = None, beside: bool = False) -> float:
+    """Of samples that are half a minute apart, the first at second 30. `beside`: not counting its training thread."""
     ticks = first_seen(beat(step=step), at(0))
     for number, sample in enumerate(samples, 1):
         moment = TickTimes(at(30 * number), at(30 * number - 1), 0)
         ticks = advanced(ticks, beat(step=step), beat(step=step), sample, moment)
-    return (ticks.worked_ns - START_NS) / SECOND_NS
+    return ((ticks.worked_beside_ns if beside else ticks.worked_ns) - START_NS) / SECOND_NS
 
 
 def test_a_start_was_last_at_work_when_any_of_its_threads_computed() -> None:
@@ -198,6 +198,30 @@ def test_a_start_was_last_at_work_when_it_read_or_wrote_more_than_its_hook_write
     assert last_worked(process(0, write_bytes=0), process(0, write_bytes=hooks)) == 0
 
 
+def test_what_a_training_thread_takes_that_spins_is_told_apart() -> None:
+    """In the creation of a communicator all ranks spin, for ever where it hangs: it was taken for work."""
+    idle, spins = process(0), process(0, cpu_ticks=3000, main_thread_cpu_ticks=3000)
+    assert last_worked(idle, spins) == 60
+    assert last_worked(idle, spins, beside=True) == 0
+    assert last_worked(idle, process(0, cpu_ticks=3149, main_thread_cpu_ticks=3000), beside=True) == 0
+    assert last_worked(idle, process(0, cpu_ticks=3150, main_thread_cpu_ticks=3000), beside=True) == 60
+    assert last_worked(idle, process(0, read_bytes=30 * (128 << 10)), beside=True) == 60
+    assert last_worked(process(0), None, process(0), beside=True) == 60
+
+
+def test_programs_that_a_start_runs_to_their_end_are_its_work() -> None:
+    assert last_worked(process(0), process(0, reaped_ticks=1500)) == 60
+    assert last_worked(process(0), process(0, reaped_ticks=1400)) == 0, "a loop that polls by a program"
+
+
+def test_a_start_whose_record_cannot_be_read_is_asked_of_its_process() -> None:
+    ticks = first_seen(STARTS, at(0))
+    for number, used in ((1, 0), (2, 900)):
+        ticks = unread(ticks, process(0, cpu_ticks=used), at(30 * number))
+    assert (ticks.worked_ns, ticks.worked_beside_ns) == (at(60), at(60))
+    assert unread(ticks, None, at(61)).worked_ns == at(61)
+
+
 def test_a_start_that_cannot_be_seen_may_be_at_work() -> None:
     assert last_worked(process(0), None, process(0)) == 60
     assert last_worked(process(0), process(0), step=3) == 0, "nobody asks it of one that steps"
@@ -215,11 +239,11 @@ def test_what_a_start_does_is_asked_of_whole_half_minutes() -> None:
 
 
 def test_time_in_which_we_were_late_is_not_counted() -> None:
-    ticks = Ticks(at(1), at(2), 3, at(4), at(5), at(6), worked_ns=at(5))
+    ticks = Ticks(at(1), at(2), 3, at(4), at(5), at(6), worked_ns=at(5), worked_beside_ns=at(3))
     later = without_late_time(ticks, at(10), 3 * SECOND_NS)
     assert (later.step_since_ns, later.counters_since_ns, later.counter_changes) == (at(4), at(5), 3)
     assert (later.phase_since_ns, later.frames_since_ns, later.pulse_since_ns) == (at(7), at(8), at(9))
     most = without_late_time(ticks, at(10), 20 * SECOND_NS)
-    assert later.worked_ns == at(8)
-    assert most == Ticks(at(10), at(10), 3, at(10), at(10), at(10), worked_ns=at(10))
+    assert (later.worked_ns, later.worked_beside_ns) == (at(8), at(6))
+    assert most == Ticks(at(10), at(10), 3, at(10), at(10), at(10), worked_ns=at(10), worked_beside_ns=at(10))
     assert without_late_time(ticks, at(10), 0) is ticks

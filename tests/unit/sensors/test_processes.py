@@ -13,10 +13,10 @@ def proc(tmp_path: Path) -> FakeProc:
 
 
 def test_sample_says_what_proc_says(proc: FakeProc) -> None:
-    proc.add(50, state="D", wchan="nfs_wait_on_request", terminal=34816, tracer=9, ticks=44)
+    proc.add(50, state="D", wchan="nfs_wait_on_request", terminal=34816, tracer=9, ticks=44, reaped=7)
     sample = ProcessWatch(50, str(proc)).sample()
     assert (sample.state, sample.main_thread_state, sample.wchan) == ("D", "D", "nfs_wait_on_request")
-    assert (sample.cpu_ticks, sample.main_thread_cpu_ticks) == (44, 44)
+    assert (sample.cpu_ticks, sample.main_thread_cpu_ticks, sample.reaped_ticks) == (44, 44, 7)
     assert (sample.tracer_pid, sample.has_terminal) == (9, True)
     assert (sample.read_bytes, sample.write_bytes) == (5, 6)
 
