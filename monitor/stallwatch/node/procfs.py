@@ -31,6 +31,7 @@ class Stat(NamedTuple):
     reaped_ticks: int = 0  # of CPU, of the children that it has waited for, and of theirs
     process_group: int = 0  # the pid of who began it; 0: of another pid namespace
     session: int = 0  # the same
+    stack_start: int = 0  # its address: exec draws another one, fork does not; 0 where we may not know
 
 
 class Status(NamedTuple):
@@ -66,6 +67,7 @@ def parse_stat(data: bytes) -> Stat:
         reaped_ticks=int(fields[13]) + int(fields[14]),
         process_group=int(fields[2]),
         session=int(fields[3]),
+        stack_start=int(fields[25]) if len(fields) > 25 else 0,
     )
 
 

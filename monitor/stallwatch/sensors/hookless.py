@@ -29,6 +29,7 @@ _LAUNCHER_PROGRAMS = frozenset(program for one in LAUNCHERS if one.in_python for
 _MOST_READS = 128
 _MOST_READ_BYTES = 16 << 20
 _MOST_NAMED = 1_024
+_ADDR_NO_RANDOMIZE = 0x0040000  # personality(2)
 _MOST_ANCESTORS = 64  # of one process: a chain is as long as its user likes
 
 
@@ -52,6 +53,7 @@ class _Seen:
         self.start_ticks = start_ticks
         self.parent_pid = parent_pid
         self.leaders: frozenset[int] = frozenset()  # others, who began its process group and its session
+        self.stack_start = 0
         self.names: RankNames | None = None
         self.environment_reads = 0
         self.torch_reads = 0
@@ -74,6 +76,7 @@ class HooklessSearch:
         self._without = without
         self.reading = 0  # the process whose memory is read now, and may not be had; for other threads
         self._seen: dict[int, _Seen] = {}
+        self._stacks: dict[int, tuple[int, int]] = {}  # of known ranks by pid, ended ones too: start ticks, stack_start
         self._searches = 0
         self._reads: Counter[int] = Counter()  # of this search, by user
         self._read_bytes: Counter[int] = Counter()
@@ -88,6 +91,8 @@ class HooklessSearch:
             del self._seen[pid]
         for pid in pids:
             self._look_at(pid)
+        first = {pid: (seen.start_ticks, seen.stack_start) for pid in known if (seen := self._seen.get(pid))}
+        self._stacks = {pid: stack for pid, stack in (first | self._stacks).items() if pid in known}
         named, of_user = {}, Counter[int]()
         for pid, seen in self._seen.items():
             if seen.names is not None and of_user[seen.uid] < _MOST_NAMED:
@@ -97,6 +102,7 @@ class HooklessSearch:
             self._find_launchers(seen)
         for seen in sorted(named.values(), key=lambda seen: sum(1 for _ in self._ancestors(seen))):
             seen.is_below = seen.is_below or self._has_ancestor(seen, known) or _was_left_by_its_rank(seen, known)
+            seen.is_below = seen.is_below or self._was_forked_by_its_rank(seen, known)
             if not seen.is_below and seen.pid not in known:
                 self._look_for_torch(seen)
         return [
@@ -126,6 +132,7 @@ class HooklessSearch:
             self._seen.pop(pid, None)
             return
         seen.parent_pid = stat.parent_pid
+        seen.stack_start = stat.stack_start
         seen.leaders = frozenset((stat.process_group, stat.session)) - {pid}
         if seen.names is None and not seen.is_settled and self._may_read(seen.uid):
             seen.environment_reads += 1
@@ -187,6 +194,30 @@ class HooklessSearch:
             and (above.names == seen.names or (not above.has_rank and _numbers(above) == _numbers(seen)))
             for above in self._ancestors(seen)
         )  # fmt: skip
+
+    def _was_forked_by_its_rank(self, seen: _Seen, known: Mapping[int, Numbers]) -> bool:
+        """Whether a rank of its numbers, or what that had forked, has forked it, whatever session it has begun since
+        (daemon(3)): its stack begins at the address that the kernel had drawn for that rank. What forks one attempt
+        after the other has that address, too, and is seen above it."""
+        if seen.pid in known or not seen.stack_start:
+            return False
+        alike = any(
+            known.get(pid) == _numbers(seen) and stack_start == seen.stack_start and start_ticks < seen.start_ticks
+            for pid, (start_ticks, stack_start) in self._stacks.items()
+        )
+        forks_ranks = any(
+            above.stack_start == seen.stack_start and not above.is_below for above in self._ancestors(seen)
+        )
+        return alike and not forks_ranks and self._draws_addresses(seen)
+
+    def _draws_addresses(self, seen: _Seen) -> bool:
+        """Whether the kernel draws the addresses of a process: else the same program has the same ones each time."""
+        try:
+            with open(f"{self._proc}/sys/kernel/randomize_va_space", "rb") as file:
+                drawn = file.read(8).strip() not in (b"", b"0")
+            return drawn and not int(self._read(seen, "personality", 16), 16) & _ADDR_NO_RANDOMIZE
+        except (OSError, ValueError):
+            return False
 
     def _launches(self, pid: int, seen: _Seen) -> bool:
         if seen.is_launcher is None:

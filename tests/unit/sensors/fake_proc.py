@@ -12,12 +12,12 @@ STATUS = (
 def stat_line(
     pid: int, *, command: str = "python", state: str = "S", parent: int = 1, terminal: int = 0, ticks: int = 30,
     start: int = 1000, pages: int = 10, exit_status: int = 0, threads: int = 1, reaped: int = 0,
-    group: int = 1, session: int = 1,
+    group: int = 1, session: int = 1, stack: int = 0,
 ) -> str:  # fmt: skip
     head = f"{pid} ({command}) {state} {parent} {group} {session} {terminal} -1 0 0 0 0 0"
     return (
         f"{head} {ticks - 10} 10 {reaped} 0 20 0 {threads} 0 {start} 4096 {pages} "
-        + " ".join(["0"] * 27)
+        + " ".join([*["0"] * 3, str(stack), *["0"] * 23])
         + f" {exit_status}\n"
     )
 
@@ -54,13 +54,15 @@ class FakeProc:
         argv: tuple[str, ...] = ("python", "train.py"),
         group: int = 1,
         session: int = 1,
+        stack: int = 0,
+        personality: str = "00000000",
     ) -> None:
         folder = self.root / str(pid)
         task = folder / "task" / str(pid)
         task.mkdir(parents=True, exist_ok=True)
         line = stat_line(
             pid, command=command, state=state, parent=parent, start=start, terminal=terminal, ticks=ticks, pages=pages,
-            reaped=reaped, group=group, session=session,
+            reaped=reaped, group=group, session=session, stack=stack,
         )  # fmt: skip
         (folder / "stat").write_text(line)
         (task / "stat").write_text(line)
@@ -71,6 +73,7 @@ class FakeProc:
         (folder / "cmdline").write_text("".join(f"{word}\0" for word in argv))
         (folder / "wchan").write_text(wchan)
         (folder / "io").write_text(io)
+        (folder / "personality").write_text(f"{personality}\n")
 
     def remove(self, pid: int) -> None:
         shutil.rmtree(self.root / str(pid))

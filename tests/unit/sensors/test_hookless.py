@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,6 +178,53 @@ def test_what_a_rank_forked_as_it_ended_does_not_become_that_rank(proc: FakeProc
     proc.add(150, environment=RANK_0, maps=TORCH, group=group, session=session)
     assert found(search, known=(101,)) == []
     assert found(search) == []  # also once that rank is forgotten
+
+
+_STACK = 140_723_792_195_200
+
+
+def _forked(
+    proc: FakeProc, *, alive: bool = False, its: int = _STACK, stack: int = _STACK, randomised: str = "2", **how: Any
+) -> list[tuple[int, int]]:
+    """What is found beside a rank's process 101 after another one has come of which init is the parent."""
+    (proc.root / "sys" / "kernel").mkdir(parents=True)
+    (proc.root / "sys" / "kernel" / "randomize_va_space").write_text(f"{randomised}\n")
+    proc.add(101, environment=RANK_0, maps=TORCH, group=101, session=101, stack=its)
+    search = HooklessSearch(str(proc))
+    found(search, known=(101,))
+    if not alive:
+        proc.remove(101)
+    values: dict[str, Any] = {"parent": 1, "start": 2000, "group": 149, "session": 149}
+    proc.add(150, environment=RANK_0, maps=TORCH, stack=stack, **(values | how))
+    return found(search, known=(101,))
+
+
+@pytest.mark.parametrize("session", [149, 150])
+@pytest.mark.parametrize("alive", [True, False])
+def test_what_a_rank_forked_into_a_session_of_its_own_is_not_that_rank(
+    proc: FakeProc, session: int, alive: bool
+) -> None:
+    """daemon(3) and whatever forks twice: fork keeps the stack where it was."""
+    assert _forked(proc, alive=alive, group=session, session=session) == []
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stack": _STACK + 4096},  # it was executed
+        {"stack": 0, "its": 0},  # not told
+        {"start": 900},  # it is older than the rank
+        {"randomised": "0"},
+        {"personality": "00040000"},  # setarch -R
+    ],
+)
+def test_who_was_not_surely_forked_by_that_rank_is_found(proc: FakeProc, how: dict[str, Any]) -> None:
+    assert _forked(proc, **how) == [(150, 0)]
+
+
+def test_next_attempt_that_what_forked_the_one_before_forks_is_found(proc: FakeProc) -> None:
+    proc.add(90, environment=RANK_0, stack=_STACK, start=900, argv=("python", "attempts.py"))
+    assert _forked(proc, parent=90) == [(150, 0)]
 
 
 def test_next_attempt_in_the_group_of_another_rank_is_found(proc: FakeProc) -> None:
