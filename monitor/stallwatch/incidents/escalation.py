@@ -103,7 +103,7 @@ def _standstill(life: IncidentLife, verdict: Verdict, facts: JobFacts | None, no
         in_phase=facts is not None and any(rank in culprits for rank, _ in facts.phases),
         works=facts is not None and bool(culprits & set(facts.working)),
         phase_past_seconds=facts.phase_past_seconds if facts else 0.0,
-        worked_ns=facts.worked_ns(ranks_in(verdict.waiting)) if facts else 0,
+        worked_ns=facts.worked_ns(ranks_in(verdict.waiting)) if facts and not facts.begun else 0,
         silent=incident.together.silent if incident.together is not None else (),
         elsewhere=incident.together is None and has_others,
         works_unseen=has_others or (facts is not None and facts.io_unseen),
