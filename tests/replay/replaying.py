@@ -32,6 +32,7 @@ SAYS: dict[str, tuple[str, str | None]] = {
     "death": ("rank_exited", None),
     "stop": ("process_stopped", None),
 }
+_HERE = "0-7"  # all the ranks that a daemon of ours sees, and more where a job has fewer
 
 
 class Told(NamedTuple):
@@ -134,9 +135,9 @@ def judged(incident: Incident, moment: Moment) -> Report:
         "where": where,
     }
     if stretch.doing == "queue":
-        body |= {"waiting": "all that are here"}
+        body |= {"waiting": _HERE}
     if stretch.culprit == ELSEWHERE:
-        body |= {"waiting": "all that are here", "missing": ("any evidence of ranks elsewhere",)}
+        body |= {"waiting": _HERE, "missing": ("any evidence of ranks elsewhere",)}
     kind = kind_of(Doing(msgspec.convert(where or "unknown", Where)))
     verdict = msgspec.convert({**body, "ends_by_itself": kind if cause == "not_entered" else None}, Verdict)
     deadline = None if moment.deadline_ns is None else datetime.fromtimestamp(moment.deadline_ns // SECOND_NS, UTC)
