@@ -18,7 +18,6 @@ from stallwatch.diagnosis.step import NextStep
 from stallwatch.diagnosis.waits.graph import Point, Wait
 from stallwatch.formats.rank_ranges import named_ranks, rank_ranges, verb
 from stallwatch.model.causes import CAUSES
-from stallwatch.model.evidence import ProcessLook
 from stallwatch.model.log_event import PROCESS_ENDS
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Cause, Confidence, EndsByItself, Fact, Frame, Mismatch, Rejected, Slowness, Where
@@ -289,27 +288,6 @@ def some_stayed(analysis: Analysis, departures: Sequence[SequenceBreak]) -> bool
     of_calls = {d.rank: (d.found, *d.expected) for d in departures}
     groups = {rank: {analysis.case.group_of[rank, call.stream] for call in calls} for rank, calls in of_calls.items()}
     return all(any(not left.issuperset(analysis.case.groups[i].ranks) for i in own) for own in groups.values())
-
-
-def end_of(analysis: Analysis, rank: int) -> ProcessLook | None:
-    """The look that shows how a rank's process ended, else the last one, with the exit code that its hook said; None
-    where nobody looked at the process and its hook does not say."""
-    evidence = analysis.case.evidence.get(rank)
-    looks = [look for look in evidence.processes if evidence] if evidence else []
-    ended = [look for look in looks if look.exit_code is not None or look.exit_signal is not None]
-    last = max(ended or looks, key=lambda look: look.look, default=None)
-    beats = evidence.heartbeat if evidence else ()
-    said = next((beat for beat in reversed(beats) if beat.ended and not beat.is_child), None)
-    if ended or said is None or said.exit_code is None:
-        return last
-    if last is None:
-        return ProcessLook(source="", look=1, exit_code=said.exit_code, exit_source="hook")
-    return msgspec.structs.replace(last, exit_code=said.exit_code, exit_source="hook")  # its last word
-
-
-def exit_code(end: ProcessLook | None) -> int | None:
-    """The exit code of an end; None where a signal ended it, or nobody saw it."""
-    return None if end is None or end.exit_signal is not None else end.exit_code
 
 
 # What keeps any claim from being certain: recorders that do not tell what ends, and versions that nobody has tried.

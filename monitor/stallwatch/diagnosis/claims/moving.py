@@ -6,12 +6,11 @@ from stallwatch.diagnosis.claim import (
     Saying,
     activity_facts,
     common_where,
-    end_of,
-    exit_code,
     main_wait,
     named,
     waiting_facts,
 )
+from stallwatch.diagnosis.ends import end_of, exit_code
 from stallwatch.diagnosis.job.case import Case
 from stallwatch.diagnosis.waits.roots import goes_on
 from stallwatch.formats.rank_ranges import verb

@@ -1,11 +1,31 @@
 """A process is gone: the first to end by itself. Peers that died of it are victims, as their logs say or as they ended
 after it."""
 
-from signal import SIGABRT, SIGKILL, SIGTERM
+from signal import SIGABRT, SIGKILL
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.claim import Claim, Saying, activity_facts, end_of, exit_code, main_wait, named, remedy_of
+from stallwatch.diagnosis.claim import (
+    Claim,
+    Saying,
+    activity_facts,
+    main_wait,
+    named,
+    remedy_of,
+)
+from stallwatch.diagnosis.ends import (
+    ahead_ns,
+    earliest,
+    end_of,
+    end_times,
+    exit_code,
+    is_known,
+    is_swept,
+    is_untold,
+    seen_by,
+    sentence,
+    sentence_of,
+)
 from stallwatch.diagnosis.job.leaving import (
     AT_ONCE_NS,
     CLEARLY_LATER_NS,
@@ -21,7 +41,7 @@ from stallwatch.diagnosis.job.leaving import (
 from stallwatch.diagnosis.logs.consequence import is_passed_on
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.evidence import ProcessLook
-from stallwatch.model.signals import ENDING, named_signal
+from stallwatch.model.signals import ENDING
 from stallwatch.model.verdict import Confidence, Fact, Rejected
 
 # Lower is nearer to a first cause. _SILENT: so ends who dies of a peer, too (exit code 1; an abort by torch's watchdog
@@ -77,13 +97,13 @@ def claim(analysis: Analysis) -> Saying:
         return Rejected("rank_exited", f"the logs of {named(gone)} say that a peer went away first")
     failed = [rank for rank, kind in classes.items() if kind == first]
     apart_ns = AT_ONCE_NS if first == _SILENT else 0
-    culprits = failed if first == _FAILED and _alike(analysis, failed) else _earliest(analysis, failed, ends, apart_ns)
+    culprits = failed if first == _FAILED and _alike(analysis, failed) else earliest(analysis, failed, ends, apart_ns)
     culprits = _killed_at_once(analysis, failed, ends, culprits) if first == _KILLED else culprits
     after = _swept_after(analysis, classes, ends, culprits) if first == _KILLED else []
     if unnamed := _unnamed(analysis, ends, culprits, first) or _one_of_kills(analysis, ends, culprits, after):
         return unnamed
     unsure = bool(after) or (first == _KILLED and may_be_cleared_away(analysis.case, culprits, ends))
-    facts = [Fact(_sentence(rank, ends[rank]), _seen_by(ends[rank])) for rank in culprits]
+    facts = [Fact(sentence(rank, ends[rank]), seen_by(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:
         facts.append(Fact(f"{named(victims)} ended too: consequence, by their exit and logs", "/proc and logs"))
@@ -115,40 +135,26 @@ def _unnamed(analysis: Analysis, ends: dict[int, ProcessLook | None], culprits: 
     lives = set(analysis.case.observed) - {*ends}
     unseen = unseen_since(analysis.case, ends)
     others = sorted({*unseen, *analysis.case.unobserved})
-    if not analysis.hangs and lives == {*unseen} and others and not any(map(_is_known, ends.values())):
+    if not analysis.hangs and lives == {*unseen} and others and not any(map(is_known, ends.values())):
         return Rejected("rank_exited", f"{named(ends)} are gone, and nobody saw how, nor how {named(others)} fared")
     nobody_lives = lives == {*unseen}
     swept = nobody_lives and bool(unseen)
-    may = [_may_be_victim(ends[rank]) or (swept and _is_swept(ends[rank])) for rank in culprits]
+    may = [_may_be_victim(ends[rank]) or (swept and is_swept(ends[rank])) for rank in culprits]
     if (unseen or (others and nobody_lives)) and all(may):
-        how = _sentence_of(culprits, ends)
+        how = sentence_of(culprits, ends)
         told = f"{how}, as a victim does, too, and nobody saw how {named(others)} fared; begin with their logs"
     elif len(culprits) > 1 and kind == _SILENT:
-        how = _sentence_of(culprits, ends)
+        how = sentence_of(culprits, ends)
         told = f"{how}, as victims do, too, and nothing tells whose end came first; read their logs"
     else:
         return None
-    facts = (Fact(told, _seen_by(ends[culprits[0]])),)
+    facts = (Fact(told, seen_by(ends[culprits[0]])),)
     return Claim("rank_exited", (), "possible", facts, told=told, unnamed="the rank whose end was the first")
-
-
-def _is_known(end: ProcessLook | None) -> bool:
-    return end is not None and is_told(end)
-
-
-def _is_untold(end: ProcessLook | None) -> bool:
-    """Neither how nor when it ended."""
-    return end is None or (not is_told(end) and end.ended_ns is None)
 
 
 def _may_be_victim(end: ProcessLook | None) -> bool:
     """Python ends so of an exception, torch's watchdog of a time-out; or it is not known."""
-    return end is None or not _is_known(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
-
-
-def _is_swept(end: ProcessLook | None) -> bool:
-    """So do launchers and schedulers end whoever is left, or all."""
-    return end is not None and not end.out_of_memory and signal_of(end) in (SIGTERM, SIGKILL)
+    return end is None or not is_known(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
 
 
 def crashed(analysis: Analysis) -> Saying:
@@ -159,7 +165,7 @@ def crashed(analysis: Analysis) -> Saying:
         return None
     classes, left = _classes(analysis, ends)
     if not left and set(classes.values()) == {_CONSEQUENCE} and _began_by_failing(ends):
-        left = [rank for rank, end in ends.items() if _is_swept(end)]  # of one log of all the lines are anybody's
+        left = [rank for rank, end in ends.items() if is_swept(end)]  # of one log of all the lines are anybody's
     elif {classes[rank] for rank in left} != {_TERMINATED}:
         return None
     victims = [rank for rank in ends if rank not in left]
@@ -197,9 +203,9 @@ def _ended_alike(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> Say
         return None
     if analysis.hangs:
         return Rejected("rank_exited", f"{how}: the job was ended as it stood")
-    seen_by = _seen_by(next(iter(ends.values())))
-    untimed = any(map(_is_untold, ends.values()))
-    return Claim("job_ended", (), "possible" if untimed else "likely", (Fact(how, seen_by),))
+    source = seen_by(next(iter(ends.values())))
+    untimed = any(map(is_untold, ends.values()))
+    return Claim("job_ended", (), "possible" if untimed else "likely", (Fact(how, source),))
 
 
 def _is_last_cause(analysis: Analysis, gone: dict[int, RankActivity]) -> bool:
@@ -267,19 +273,19 @@ def _killed_at_once(
     """Given the first that were killed, return all that were within milliseconds, where nobody had ended before, and
     others of their node live on: launchers clear away all, and no peer's end kills."""
     by_signal = [rank for rank in killed if (end := ends[rank]) is not None and signal_of(end) == SIGKILL]
-    together = _earliest(analysis, by_signal, ends, AT_ONCE_NS)
+    together = earliest(analysis, by_signal, ends, AT_ONCE_NS)
     hosts = {analysis.case.activity(rank).host for rank in together}
     living = {*analysis.case.observed} - {*ends, *unseen_since(analysis.case, ends)}
     live_on = hosts <= {analysis.case.activity(rank).host for rank in living} and len(hosts) == 1
-    return together if live_on and {*_earliest(analysis, list(ends), ends)} <= {*together} else culprits
+    return together if live_on and {*earliest(analysis, list(ends), ends)} <= {*together} else culprits
 
 
 def _killed_later(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
     """Ranks that somebody killed after another one had failed by itself: some launchers clear away so. It failed
     before, unless the clock of their node tells otherwise."""
-    swept = {rank for rank, kind in classes.items() if kind == _KILLED and _is_swept(ends[rank])}
+    swept = {rank for rank, kind in classes.items() if kind == _KILLED and is_swept(ends[rank])}
     failed = {rank for rank, kind in classes.items() if kind <= _FAILED} - swept
-    ahead = {rank: [_ahead_ns(analysis, ends, rank, other) for other in failed] for rank in swept}
+    ahead = {rank: [ahead_ns(analysis, ends, rank, other) for other in failed] for rank in swept}
     return [rank for rank, by_ns in ahead.items() if any(by is None or by <= 0 for by in by_ns)]
 
 
@@ -289,14 +295,14 @@ def _swept_after(
     """Ranks that ended as victims do, or were ended, clearly before all of these, who were killed, were gone. That
     clears nobody: a process closes its connections, of which others die, seconds before it is gone where a GPU's
     contexts or much memory are to be freed, or where it gets no processor time."""
-    if not all(_is_swept(ends[rank]) for rank in killed):
+    if not all(is_swept(ends[rank]) for rank in killed):
         return []
     return [
         rank
         for rank, kind in classes.items()
         if kind in (_SILENT, _TERMINATED, _CONSEQUENCE)
         and rank not in killed
-        and all((_ahead_ns(analysis, ends, rank, one) or 0) > CLEARLY_LATER_NS for one in killed)
+        and all((ahead_ns(analysis, ends, rank, one) or 0) > CLEARLY_LATER_NS for one in killed)
     ]
 
 
@@ -306,48 +312,37 @@ def _one_of_kills(
     """Given ranks that were killed, and who was gone clearly before them: nobody is named where these may have been
     swept. Several were killed, or some asked to end, after another end; or several at once, and of one that is gone
     nobody saw how or when."""
-    if not all(_is_swept(end := ends[rank]) and end is not None and signal_of(end) == SIGKILL for rank in culprits):
+    if not all(is_swept(end := ends[rank]) and end is not None and signal_of(end) == SIGKILL for rank in culprits):
         return None
-    swept = {rank: end for rank, end in ends.items() if end is not None and _is_swept(end)}
+    swept = {rank: end for rank, end in ends.items() if end is not None and is_swept(end)}
     killed = {rank: end for rank, end in swept.items() if signal_of(end) == SIGKILL}
-    untold = [rank for rank, end in ends.items() if _is_untold(end)]
+    untold = [rank for rank, end in ends.items() if is_untold(end)]
     if after and len(swept) > 1:
         later = sorted(killed.keys() - {*after})
-        told = f"{_sentence_of(later, ends)}, after the {'end' if len(after) == 1 else 'ends'} of {named(after)}"
+        told = f"{sentence_of(later, ends)}, after the {'end' if len(after) == 1 else 'ends'} of {named(after)}"
     elif untold and len(killed) > 1 and are_together(analysis.case, killed):
-        told = f"{_sentence_of(sorted(killed), ends)}, and nobody saw how or when {named(untold)} ended"
+        told = f"{sentence_of(sorted(killed), ends)}, and nobody saw how or when {named(untold)} ended"
     else:
         return None
     told += ": nothing tells whose end came first; read their logs"
-    facts = (Fact(told, _seen_by(ends[culprits[0]])),)
+    facts = (Fact(told, seen_by(ends[culprits[0]])),)
     return Claim("rank_exited", (), "possible", facts, told=told, unnamed="the rank whose end was the first")
-
-
-def _ahead_ns(analysis: Analysis, ends: dict[int, ProcessLook | None], one: int, other: int) -> int | None:
-    """By how much one ended before another; None where no clock tells."""
-    times, of_one, of_other = _times(ends), analysis.case.activity(one).host, analysis.case.activity(other).host
-    return times[other] - times[one] if {one, other} <= times.keys() and of_one == of_other else None
 
 
 def _killed_first(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> list[int]:
     """Who was killed before any other ended, where all speak of a peer that went away: nobody is killed by that. Of one
     log of several the lines may be another's."""
-    first = _earliest(analysis, list(ends), ends, AT_ONCE_NS)
+    first = earliest(analysis, list(ends), ends, AT_ONCE_NS)
     end = ends[first[0]]
     unseen = unseen_since(analysis.case, ends) or analysis.case.unobserved
     return first if len(first) == 1 and end is not None and signal_of(end) == SIGKILL and not unseen else []
-
-
-def _times(ends: dict[int, ProcessLook | None]) -> dict[int, int]:
-    """When each ended, on its node's clock, of those of which it is known."""
-    return {rank: end.ended_ns for rank, end in ends.items() if end is not None and end.ended_ns is not None}
 
 
 def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[int, ProcessLook | None]) -> list[int]:
     """Ranks of whose end nothing is known but that it came after that of a victim, on one node's clock: that victim
     missed the answer of one who still lived, and what ended then was cleared away. Launchers do that by SIGTERM, and
     look at their ranks ten times a second (torchrun)."""
-    times, host = _times(ends), {rank: analysis.case.activity(rank).host for rank in ends}
+    times, host = end_times(ends), {rank: analysis.case.activity(rank).host for rank in ends}
     first: dict[str | None, int] = {}
     for rank, at_ns in times.items():
         if classes[rank] == _CONSEQUENCE:
@@ -355,7 +350,7 @@ def _outlived_victims(analysis: Analysis, classes: dict[int, int], ends: dict[in
     return [
         rank
         for rank, at_ns in times.items()
-        if (classes[rank] in (_ENDED, _TERMINATED) or (classes[rank] == _SILENT and not _is_known(ends[rank])))
+        if (classes[rank] in (_ENDED, _TERMINATED) or (classes[rank] == _SILENT and not is_known(ends[rank])))
         and host[rank] in first
         and at_ns > first[host[rank]] + (AT_ONCE_NS if classes[rank] == _TERMINATED else CLEARLY_LATER_NS)
     ]
@@ -365,36 +360,3 @@ def _alike(analysis: Analysis, ranks: list[int]) -> bool:
     """Several ranks that raised the same by themselves: none is a consequence of another."""
     raised = {(analysis.case.activity(rank).exceptions.text or "").partition(":")[0] for rank in ranks}
     return len(ranks) > 1 and len(raised) == 1 and raised != {""}
-
-
-def _earliest(
-    analysis: Analysis, ranks: list[int], ends: dict[int, ProcessLook | None], apart_ns: int = 0
-) -> list[int]:
-    """The first to end, where one node's clock orders them; with those that ended within `apart_ns` after it."""
-    times = _times({rank: ends[rank] for rank in ranks})
-    hosts = {analysis.case.activity(rank).host for rank in ranks}
-    if len(times) < len(ranks) or len(hosts) > 1 or len(ranks) < 2:
-        return sorted(ranks)
-    first = min(times.values())
-    return sorted(rank for rank, at in times.items() if at <= first + apart_ns)
-
-
-def _sentence(rank: int, end: ProcessLook | None) -> str:
-    if end is None or not is_told(end):
-        return f"rank {rank}'s process is gone; nobody saw how it ended"
-    memory = ", out of memory" if end.out_of_memory else ""
-    if end.exit_signal is not None:
-        return f"rank {rank} was ended by {named_signal(end.exit_signal)}{memory}"
-    return f"rank {rank} ended with exit code {end.exit_code}{memory}"
-
-
-def _sentence_of(ranks: list[int], ends: dict[int, ProcessLook | None]) -> str:
-    told = [_sentence(rank, ends[rank]) for rank in ranks]
-    hows = {text.partition(" ended ")[2] for text in told}
-    if hows == {""}:
-        return f"{named(ranks)} {verb(ranks, 'is', 'are')} gone, and nobody saw how"
-    return f"{named(ranks)} ended {hows.pop()}" if len(hows) == 1 else "; ".join(told)
-
-
-def _seen_by(end: ProcessLook | None) -> str:
-    return (end.exit_source or "/proc") if end else "/proc"
