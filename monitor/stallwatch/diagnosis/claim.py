@@ -52,6 +52,7 @@ class Claim(msgspec.Struct, frozen=True):
     profiled: bool = False
     frame: Frame | None = None
     told: str = ""  # what a log says of the culprits: "ValueError: bad shard at train.py:7 in load"
+    paired: bool = False  # what did not fit has completed, and the waits are in later calls
     unnamed: str = ""  # of whom a log tells without a rank: "a rank known only as local rank 3 of node1.log"
     told_waiting: tuple[int, ...] = ()  # who waits by logs or stacks, where no recorder shows it
     steps: tuple[NextStep, ...] = ()  # what to do first, by what was seen of the culprits

@@ -319,6 +319,7 @@ def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtr
         others_at=lines.others,
         callers=lines.callers,
         told=claim.told,
+        paired=claim.paired,
         unnamed=claim.unnamed,
     )
 

@@ -7,7 +7,14 @@ from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
 from stallwatch.diagnosis.calls.programs import place_of
 from stallwatch.diagnosis.calls.sequences import SequenceBreak
-from stallwatch.diagnosis.claim import Claim, Saying, group_name, named, waiting_facts
+from stallwatch.diagnosis.came_through import came_through, came_through_facts, uncompared
+from stallwatch.diagnosis.claim import (
+    Claim,
+    Saying,
+    group_name,
+    named,
+    waiting_facts,
+)
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.formats.rank_ranges import verb
@@ -28,7 +35,8 @@ def claim(analysis: Analysis) -> Saying:
     if not culprits:
         return _parted(analysis, divergence)
     absent = {rank for rank, _ in analysis.roots.absent}
-    if not divergence.open and analysis.proven_stuck and absent and not absent & set(culprits):
+    through = came_through(analysis)
+    if not divergence.open and analysis.proven_stuck and absent and not absent & set(culprits) and not through:
         return Rejected(
             "collective_mismatch",
             f"{named(culprits)} called something else under #{divergence.seq}, but that has completed",
@@ -36,8 +44,8 @@ def claim(analysis: Analysis) -> Saying:
     left = _left(analysis, divergence, culprits)
     at_end = divergence.found_is_new and signature.is_barrier(divergence.found.operation)
     exhausted = divergence.expected_recurs and (left or (left is None and at_end))
-    if exhausted and confidence == "certain":
-        confidence = "likely"  # why it left, no recorder tells
+    if (exhausted or through) and confidence == "certain":
+        confidence = "likely"  # why one left, no recorder tells
     name = group_name(analysis.case, analysis.case.groups[divergence.group])
     return Claim(
         cause="data_exhausted" if exhausted else "collective_mismatch",
@@ -50,16 +58,18 @@ def claim(analysis: Analysis) -> Saying:
                 "flight recorders",
             ),
             Fact(_reason(divergence), "flight recorders"),
+            *came_through_facts(analysis),
             *_loop_facts(analysis, culprits, left, _others(analysis, divergence, culprits)),
             *waiting_facts(analysis),
         ),
-        missing=_other_readings(analysis, culprits) if exhausted else (),
+        missing=(*(_other_readings(analysis, culprits) if exhausted else ()), *uncompared(analysis)),
         where=None if exhausted else "collective",
         mismatch=Mismatch(divergence.kind, _value(divergence, True), _value(divergence, False)),
         group=divergence.group,
         operation=divergence.expected.operation,
         seq=divergence.seq,
         site=divergence.found.site,
+        paired=not divergence.open and bool(analysis.graph.waits),
     )
 
 

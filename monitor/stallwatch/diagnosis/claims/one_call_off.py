@@ -6,6 +6,7 @@ from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.drift import one_off
 from stallwatch.diagnosis.calls.programs import calls_of
 from stallwatch.diagnosis.calls.shifted_calls import ShiftedCalls
+from stallwatch.diagnosis.came_through import came_through_facts, uncompared
 from stallwatch.diagnosis.claim import Claim, Saying, group_name, operation_of, waiting_facts
 from stallwatch.model.summary import Call
 from stallwatch.model.verdict import Fact, Mismatch
@@ -39,8 +40,10 @@ def _one_call_fewer(analysis: Analysis, shifted: ShiftedCalls, instead: Call) ->
                 f"under #{shifted.seq} of {name} it called {align.describe(instead)}, the others {align.describe(due)}",
                 "flight recorders",
             ),
+            *came_through_facts(analysis),
             *waiting_facts(analysis),
         ),
+        missing=uncompared(analysis),
         where="collective",
         mismatch=Mismatch("count", f"one {due.operation} more", "none"),
         group=shifted.group,
@@ -67,8 +70,10 @@ def _one_off(analysis: Analysis, shifted: ShiftedCalls) -> Claim:
                 f"flight recorder of rank {rank}",
             ),
             *_met_later(analysis, shifted),
+            *came_through_facts(analysis),
             *waiting_facts(analysis),
         ),
+        missing=uncompared(analysis),
         where="collective",
         mismatch=Mismatch("count", *counts),
         group=shifted.group,

@@ -5,6 +5,7 @@ from signal import SIGABRT, SIGKILL
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.analysis import Analysis
+from stallwatch.diagnosis.came_through import came_through
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -74,6 +75,8 @@ def claim(analysis: Analysis) -> Saying:
             return Rejected("rank_exited", "every process whose end was seen ended with exit code 0")
         if not analysis.hangs:
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0 and nobody waits for them")
+        if came_through(analysis):
+            return Rejected("rank_exited", f"{named(gone)} ended with exit code 0, after calls that did not fit")
         if analysis.absent and went_on_without(analysis.case, analysis.waiting, ends):
             return Rejected("rank_exited", f"{named(gone)} ended with exit code 0, and the others went on without them")
     if (alike := _ended_alike(analysis, ends)) is not None:

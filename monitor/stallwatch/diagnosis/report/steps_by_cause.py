@@ -76,7 +76,10 @@ def mismatch(who: StepContext) -> list[NextStep]:
         *((_LEFT_ITS_LOOP,) if left else ()),
         f"Look for {cause}.",
         _CONFIRM,
-        restart("Stop the job and start it from its last checkpoint: a mismatched collective never finishes."),
+        restart(
+            "Stop the job and start it from its last checkpoint of before that call: what does not fit never ends, or "
+            "with wrong numbers."
+        ),
     ]
 
 

@@ -117,6 +117,7 @@ class SentenceExtras(NamedTuple):
     callers: tuple[tuple[int, str], ...] = ()  # of culprits that stand in a helper which the others are in: from where
     others_at: str = ""  # "called at …" or "standing at …": the line of those that wait in the operation of the verdict
     told: str = ""  # what a log says of the culprits
+    paired: bool = False  # what did not fit has completed, and the waits are in later calls
     unnamed: str = ""  # what is known of a culprit whose rank is not
 
 
@@ -212,7 +213,7 @@ class Culprits:
         frame, activity = self._frame(rank), self._activities.get(rank)
         recorded = frame_of(self.aside.site)
         is_there = recorded is None or frame is None or (recorded.file, recorded.line) == (frame.file, frame.line)
-        stands_in_it = activity is not None and activity.call.in_collective and is_there
+        stands_in_it = activity is not None and activity.call.in_collective and is_there and not self.aside.paired
         if activity is None or stands_in_it or frame != activity.place.frame:
             return f" at {self._at(rank)}", ""
         return self.call_site(), f"; {'it' if self.single else f'rank {rank}'} now {self._predicate(rank)}"

@@ -132,7 +132,7 @@ def test_a_difference_of_type_is_a_verdict_of_the_sample() -> None:
     assert verdict.mismatch is not None
     assert (verdict.mismatch.kind, verdict.mismatch.expected, verdict.mismatch.found) == ("dtype", "Float", "Int")
     assert verdict.culprit_processes[0].pid == 1003
-    assert all("never finishes" not in step for step in verdict.next_steps)
+    assert all("never ends" not in step for step in verdict.next_steps)
 
 
 def test_a_difference_that_somebody_still_waits_in_is_left_to_the_look_at_a_hang() -> None:
