@@ -101,8 +101,9 @@ class HooklessSearch:
         for seen in named.values():
             self._find_launchers(seen)
         for seen in sorted(named.values(), key=lambda seen: sum(1 for _ in self._ancestors(seen))):
-            seen.is_below = seen.is_below or self._has_ancestor(seen, known) or _was_left_by_its_rank(seen, known)
-            seen.is_below = seen.is_below or self._was_forked_by_its_rank(seen, known)
+            seen.is_below = (
+                seen.is_below or self._has_ancestor(seen, known) or self._was_forked_by_its_rank(seen, known)
+            )
             if not seen.is_below and seen.pid not in known:
                 self._look_for_torch(seen)
         return [
@@ -196,14 +197,21 @@ class HooklessSearch:
         )  # fmt: skip
 
     def _was_forked_by_its_rank(self, seen: _Seen, known: Mapping[int, Numbers]) -> bool:
-        """Whether a rank of its numbers, or what that had forked, has forked it, whatever session it has begun since
-        (daemon(3)): its stack begins at the address that the kernel had drawn for that rank. What forks one attempt
+        """Whether a rank of its numbers, or what that had started, has forked it, and may have gone the moment after:
+        by its session or process group, which a rank that its launcher had begin one leaves to what it starts (nobody
+        else's pid is its number for as long as there is a process in it); or by its stack, where it has begun a session
+        of its own (daemon(3)): that begins at the address that the kernel had drawn for the rank."""
+        its = {pid for pid, numbers in known.items() if numbers == _numbers(seen)}
+        return not its.isdisjoint(seen.leaders) or (seen.pid not in known and self._has_stack_of(seen, its))
+
+    def _has_stack_of(self, seen: _Seen, ranks: Collection[int]) -> bool:
+        """Whether its stack begins where that of one of these ranks does, which began before it. What forks one attempt
         after the other has that address, too, and is seen above it."""
-        if seen.pid in known or not seen.stack_start:
+        if not seen.stack_start:
             return False
+        before = (self._stacks[pid] for pid in ranks if pid in self._stacks)
         alike = any(
-            known.get(pid) == _numbers(seen) and stack_start == seen.stack_start and start_ticks < seen.start_ticks
-            for pid, (start_ticks, stack_start) in self._stacks.items()
+            stack_start == seen.stack_start and start_ticks < seen.start_ticks for start_ticks, stack_start in before
         )
         forks_ranks = any(
             above.stack_start == seen.stack_start and not above.is_below for above in self._ancestors(seen)
@@ -251,13 +259,6 @@ class HooklessSearch:
 def numbers_of(names: RankNames) -> Numbers:
     """Return which rank it is, whatever its job is called."""
     return names.rank, names.local_rank, names.world_size
-
-
-def _was_left_by_its_rank(seen: _Seen, known: Mapping[int, Numbers]) -> bool:
-    """Whether the rank that it has its variables of began its process group or session, as launchers have ranks do:
-    that rank, or what it had started, has forked it, and may have gone the moment after. A session's number is nobody
-    else's pid for as long as there is a process in it."""
-    return any(known.get(leader) == _numbers(seen) for leader in seen.leaders)
 
 
 def _numbers(seen: _Seen) -> Numbers | None:
