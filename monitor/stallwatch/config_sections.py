@@ -93,7 +93,7 @@ class StallSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     second_look_seconds: Annotated[float, _key("From suspicion to the second look that makes a verdict.", gt=0)] = 2.0
     unlearned_seconds: Annotated[float, _key("Limit before enough steps were seen to learn one.", gt=0)] = 60.0
     quiet_seconds: Annotated[
-        float, _key("A job without hooks of which no rank works is looked at (nobody is told) after this.", gt=0)
+        float, _key("A job without hooks is looked at when no rank works for this long, or one alone for twice.", gt=0)
     ] = 30.0
     critical_after_seconds: Annotated[float, _key("A warning that still stands becomes critical after this.", gt=0)] = (
         60.0

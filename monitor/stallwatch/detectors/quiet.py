@@ -1,26 +1,40 @@
-"""A job without hooks in which no rank has worked for a while: all that can be seen of it from outside.
+"""A job without hooks in which no rank has worked for a while, or one alone: all that can be seen of it from outside.
 
 This only prompts a look; what the stacks say is told only of a job that was seen to work before. What goes on beside
-training (recorders, keep-alives, savers) is no work of it (`progress/outside.py`). A rank that computes on the CPU
-keeps its job from being looked at, for ever if it never ends: an engine that polls its queue at full speed while its
-workers wait looks the same from outside, at every look. Its hook tells the two apart.
+training (recorders, keep-alives, savers) is no work of it (`progress/outside.py`). Where one rank works on and each
+other stands, these must have taken part in collectives for long: at a start rank 0 prepares for all. Under NCCL who
+computes in one loop and who waits both spin, and are quiet.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config_sections import StallSection
 from stallwatch.detectors.exit import went_on
-from stallwatch.detectors.history import NodeHistory
+from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
 from stallwatch.model.snapshot import JobKey
+
+_ALONE_TIMES = 2  # the patience with one rank that works alone: it validates, saves, tokenises now and then
 
 
 class QuietState(msgspec.Struct, frozen=True):
     """The ranks that are suspect."""
 
     suspicions: tuple[Suspicion, ...] = ()
+
+
+class _Quiet(NamedTuple):
+    """The ranks of a job that do nothing any more."""
+
+    ranks: tuple[int, ...]
+    since_ns: int
+    limit_seconds: float
+    who: str
 
 
 class QuietDetector:
@@ -37,34 +51,52 @@ class QuietDetector:
 
     def step(self, state: QuietState, seen: NodeHistory) -> tuple[QuietState, tuple[Finding, ...]]:
         """Given CPU, wakes and GPU counters, return a finding for each job none of whose ranks has a hook and all of
-        which have been quiet for `quiet_seconds`."""
+        which have been quiet for `quiet_seconds`, or all but one for twice as long."""
         suspicions: list[Suspicion] = []
         findings: list[Finding] = []
         for job, every in seen.jobs():
             ranks = [rank for rank in every if rank.alive]
             if not ranks or not self._stall.enabled or any(rank.heartbeat is not None for rank in ranks):
                 continue  # who has a hook is watched by what it says
-            known = [rank.outside for rank in ranks if rank.outside is not None]
-            since_ns = max((rank.standing_since_ns() for rank in known), default=seen.at_ns)
-            if len(known) < len(ranks) or seen.at_ns - since_ns < self._stall.quiet_seconds * SECOND_NS:
+            quiet = self._quiet(ranks, seen.at_ns)
+            if quiet is None:
                 continue
             suspicion = next((s for s in state.suspicions if s.job == job), None) or Suspicion(job, seen.at_ns)
             suspicions.append(suspicion)
-            numbers = tuple(sorted(rank.sample.rank for rank in ranks))
-            finding = self._finding(job, numbers, suspicion, since_ns, seen.at_ns)
+            finding = self._finding(job, quiet, suspicion, seen.at_ns)
             findings.append(msgspec.structs.replace(finding, went_on=went_on(every, seen.at_ns)))
         return QuietState(tuple(suspicions)), tuple(findings)
 
-    def _finding(self, job: JobKey, ranks: tuple[int, ...], suspicion: Suspicion, since_ns: int, at_ns: int) -> Finding:
+    def _quiet(self, ranks: Sequence[RankHistory], at_ns: int) -> _Quiet | None:
+        seconds = self._stall.quiet_seconds
+        known = [(rank.sample.rank, rank.outside) for rank in ranks if rank.outside is not None]
+        if len(known) < len(ranks):
+            return None
+        since_ns = max(outside.standing_since_ns() for _, outside in known)
+        if at_ns - since_ns >= seconds * SECOND_NS:
+            return _Quiet(tuple(sorted(rank for rank, _ in known)), since_ns, seconds, "no rank here")
+        seconds *= _ALONE_TIMES
+        working = [(rank, since) for rank, outside in known if (since := outside.works_since_ns()) is not None]
+        others = [(rank, outside) for rank, outside in known if outside.works_since_ns() is None]
+        if len(working) != 1 or not others:
+            return None
+        [(alone, since_ns)] = working
+        since_ns = max(since_ns, *(outside.standing_since_ns() for _, outside in others))
+        if at_ns - since_ns < seconds * SECOND_NS or not all(outside.has_communicated for _, outside in others):
+            return None
+        numbers = tuple(sorted(rank for rank, _ in others))
+        return _Quiet(numbers, since_ns, seconds, f"no rank here but rank {alone}, which works on,")
+
+    def _finding(self, job: JobKey, quiet: _Quiet, suspicion: Suspicion, at_ns: int) -> Finding:
         return Finding(
             detector=self.name,
             stage=stage_of(suspicion, self._stall.second_look_seconds, at_ns),
             job=job,
-            ranks=ranks,
-            since_ns=since_ns,
-            limit_seconds=self._stall.quiet_seconds,
+            ranks=quiet.ranks,
+            since_ns=quiet.since_ns,
+            limit_seconds=quiet.limit_seconds,
             due_ns=due_of(suspicion, self._stall.second_look_seconds),
-            reason="no rank here has computed, read or written for its training for "
-            f"{(at_ns - since_ns) / SECOND_NS:.0f} s, nor has its GPU; nothing else is known of a job without "
+            reason=f"{quiet.who} has computed, read or written for its training for "
+            f"{(at_ns - quiet.since_ns) / SECOND_NS:.0f} s, nor has its GPU; nothing else is known of a job without "
             "stallwatch.attach()",
         )

@@ -17,7 +17,14 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.process import ENDED, STOPPED, TRACED
 from stallwatch.model.snapshot import ProcessSample
 from stallwatch.progress.cpu_time import CLOCK_TICK_NS, CLOCK_TICKS_PER_SECOND, programs_work
-from stallwatch.progress.thread_levels import SPINNING_WAKES, ThreadLevel, leveled, passed_over, training_stands
+from stallwatch.progress.thread_levels import (
+    SPINNING_WAKES,
+    ThreadLevel,
+    have_communicated,
+    leveled,
+    passed_over,
+    training_stands,
+)
 from stallwatch.progress.usual_pace import STANDS_NS, UsualPace, paced
 
 # Less than this between two ticks is polling and house-keeping: some percent of a core, a log line, a heartbeat.
@@ -58,6 +65,7 @@ class Outside(msgspec.Struct, frozen=True):
     trained_ticks: int = 0  # at which the threads that train did
     threads: tuple[ThreadLevel, ...] = ()
     pace: UsualPace = UsualPace()
+    working_since_ns: int = 0  # it has worked since then, with pauses of a few seconds; it may be quiet by now
 
     def standing_since_ns(self) -> int:
         """Since when a quiet process does nothing: since it was last seen at the pace of its training, where it is so
@@ -65,6 +73,15 @@ class Outside(msgspec.Struct, frozen=True):
         so this stays as it is as long as it stands."""
         stands = self.pace.kept_ns <= self.at_ns - STANDS_NS
         return max(self.quiet_since_ns, self.pace.kept_ns) if stands else self.quiet_since_ns
+
+    def works_since_ns(self) -> int | None:
+        """Since when it works, with pauses of a few seconds; None: it does not."""
+        return self.working_since_ns if self.at_ns - self.quiet_since_ns <= STANDS_NS else None
+
+    @property
+    def has_communicated(self) -> bool:
+        """Whether it was seen to take part in collectives for long, as training does."""
+        return have_communicated(self.threads)
 
     @property
     def has_worked(self) -> bool:
@@ -83,7 +100,7 @@ def seen_from_outside(
     has_gpu = gpu is not None or (before is not None and before.has_gpu)
     if before is None:
         threads = leveled((), process.busiest_threads, 1.0, has_gpu=has_gpu)
-        return Outside(at_ns, now, at_ns, has_gpu=has_gpu, threads=threads)
+        return Outside(at_ns, now, at_ns, has_gpu=has_gpu, threads=threads, working_since_ns=at_ns)
     if process.state == TRACED or (process.state in STOPPED and process.tracer_pid):
         # Our own look holds it for its stack, which no tracer is told of, or somebody debugs it: neither work nor time
         # in which it could have any.
@@ -129,6 +146,7 @@ def seen_from_outside(
         before.trained_ticks + trains,
         threads,
         paced(before.pace, wakes, run_ns, at_ns, at_ns - before.at_ns, works=works or stands is False),
+        at_ns if works and at_ns - before.quiet_since_ns > STANDS_NS + late_ns else before.working_since_ns,
     )
 
 

@@ -96,6 +96,12 @@ def training_stands(levels: Sequence[ThreadLevel]) -> bool | None:
     return None if not steady else sum(level.usual for level in standing) >= 0.5 * done
 
 
+def have_communicated(levels: Sequence[ThreadLevel]) -> bool:
+    """Whether threads of gloo were seen to work for long: those of a start meet a few times. Steps of some seconds rest
+    in between, as the main thread does. None is seen under NCCL."""
+    return any(level.communicates and level.is_steady(_DUTY_OF_MAIN) for level in levels)
+
+
 def _began_after(level: ThreadLevel, stood: int) -> bool:
     """Whether a thread works since another stands, for so many ticks, and did not before."""
     return level.spanned + level.rests <= stood + _TOGETHER

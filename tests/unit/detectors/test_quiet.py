@@ -255,6 +255,50 @@ def test_a_recorder_hides_no_standstill_of_training_that_takes_next_to_nothing()
     assert not found(run(hookless(lambda second, rank: little(second, rank, 20 if rank else 200))), "quiet")
 
 
+def one_goes_on(trained: float, pause: tuple[float, float] = (0, 0), *, gloo: bool = True) -> Fields:
+    """Training with collectives under gloo until then; then rank 2 computes, but for a pause, and the others wait."""
+
+    def fields(second: float, rank: int) -> dict[str, Any]:
+        passed = second - min(max(second - pause[0], 0), pause[1] - pause[0])
+        main = int(300_000_000 * min(second, trained))
+        main += int(1_000_000_000 * max(passed - trained, 0)) if rank == 2 else 0
+        gloo_thread = int(20_000_000 * min(second, trained))
+        return {
+            "main_thread_cpu_ticks": main // 10**7,
+            "cpu_ticks": (main + gloo_thread) // 10**7,
+            "busiest_threads": (
+                ThreadSample(1000 + rank, main),
+                ThreadSample(2000 + rank, gloo_thread, communicates=gloo),
+            ),
+        }
+
+    return fields
+
+
+def test_who_works_on_alone_while_all_others_wait_is_looked_at_after_a_minute() -> None:
+    """A loop that never ends on the CPU, or steps without their collective: nobody looked, ever."""
+    findings = found(run(hookless(one_goes_on(30), 150)), "quiet")
+    assert [(second, finding.stage) for second, finding in findings[:3]] == [
+        (90, "suspect"), (91, "suspect"), (92, "confirmed")
+    ]  # fmt: skip
+    first = findings[0][1]
+    assert (first.ranks, (first.since_ns - START_NS) / 1e9) == ((0, 1, 3), 30)
+    assert "rank 2, which works on" in first.reason
+
+
+def test_its_age_is_counted_from_when_it_works_on() -> None:
+    """All waited for storage, say, and it has what it read now: its work is of the moment."""
+    findings = found(run(hookless(one_goes_on(30, pause=(30, 55)), 150)), "quiet")
+    assert next(second for second, _ in findings if second > 57) == 116
+    assert (findings[-1][1].since_ns - START_NS) / 1e9 == 56
+
+
+def test_who_works_alone_before_collectives_were_seen_for_long_is_not_looked_at() -> None:
+    """Rank 0 prepares the data for all, who have loaded and met in a barrier; nothing tells who waits for whom."""
+    assert not found(run(hookless(one_goes_on(5), 150)), "quiet")
+    assert not found(run(hookless(one_goes_on(30, gloo=False), 150)), "quiet")
+
+
 def test_a_job_that_was_never_seen_to_work_has_not_begun() -> None:
     idle = run(hookless(lambda second, rank: {}, 80))
     assert not idle[-1][1].jobs[0].begun
