@@ -1,7 +1,9 @@
 """Jobs that look hung and are not: `situations.py NAME`, started as a rank. What each imitates is in its docstring."""
 
+import contextlib
 import os
 import pickle
+import queue
 import sys
 import tempfile
 import threading
@@ -177,6 +179,18 @@ def idle_server() -> None:
             time.sleep(0.5)
             word.fill_(float(time.monotonic() > idle_until))
         dist.broadcast(word, src=0)
+    train(60)
+
+
+@situation
+def engine_polls_at_full_speed() -> None:
+    """N18: as `idle_server`, but rank 0 looks for the next request without a pause."""
+    train(WARM_UP)
+    until, requests = time.monotonic() + QUIET_SECONDS, queue.Queue[int]()
+    while RANK == 0 and time.monotonic() < until:
+        with contextlib.suppress(queue.Empty):
+            requests.get_nowait()
+    dist.broadcast(torch.zeros(1, device=DEVICE), src=0)
     train(60)
 
 

@@ -179,6 +179,19 @@ def test_without_a_hook_an_idle_server_is_told_of_by_nobody() -> None:
     assert planned("not_entered", of_verdict={**alone, "ends_by_itself": "storage"}, hooked=False) != []
 
 
+@pytest.mark.parametrize("operation", ["broadcast", "broadcast_object_list"])
+def test_without_a_hook_an_engine_that_polls_at_full_speed_is_told_of_by_nobody(operation: str) -> None:
+    """Its workers wait in a broadcast for the next request, for hours. Who waits in a reduction trains."""
+    polls = {"operation": operation, "ends_by_itself": "compute"}
+    assert planned("not_entered", of_verdict=polls, hooked=False) == []
+    assert planned("waiting", of_verdict={**polls, "ends_by_itself": None}, hooked=False) == []
+    assert planned("not_entered", of_verdict=polls) != []
+    for cause in ("not_entered", "waiting"):
+        assert planned(cause, of_verdict={**polls, "ends_by_itself": "storage"}, hooked=False) != []
+    trains = {**polls, "operation": "all_reduce"}
+    assert planned("not_entered", of_verdict=trains, hooked=False)[0] == (TELL.compute_seconds, "warning")
+
+
 def test_undecided_is_told_when_somebody_waits_or_evidence_lacks() -> None:
     told = plan(standstill("undecided"), Config())
     assert stages(told) == [(TELL.undecided_seconds, "warning")]
