@@ -1,6 +1,7 @@
 """The situations and hangs of this folder by name, read from their programs without importing torch."""
 
 import ast
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -74,18 +75,39 @@ OF_HOOKS = (
     "children_attach_too", "hook_comes_after_warming_up", "one_rank_has_no_hook", "one_rank_alone_counts_steps",
     "spawned_by_a_script", "forked_by_a_notebook",
 )  # fmt: skip
+# What NCCL cannot do, by why.
+GLOO_ALONE = {
+    "it has no monitored barrier": ("monitored_barrier", "one_takes_the_other_barrier"),
+    "it knows no tags": ("tags_differ", "messages_are_taken_by_their_tags"),
+    "it receives from one rank alone, and not from any": (
+        "all_receive_from_anybody",
+        "coordinator_never_hears_from_one",
+        "coordinator_receives_from_any",
+        "workers_send_gradients_to_a_server",
+    ),
+    "whose first message has no receiver yet stands": ("keeps_a_send_pending",),
+}
 REGISTER = ("situation", "one_rank_waits", "every_rank_waits", "stands", "hang")  # decorators of common.py
 STANDS_HERE = "# here"
+# Who makes a call that others do not, or not so: with gloo it stands there. NCCL's calls return at once, and it stands
+# where it next waits for its GPU.
+OF_CALLS = frozenset({"collective_mismatch", "group_order", "p2p_unmatched"})
 STANDS = 2  # the rank of `stands`
 
 
 def situations_of(program: Path) -> dict[str, str]:
     """Names and first lines of a program's situations, without importing torch."""
-    return {name: (ast.get_docstring(node) or "").splitlines()[0] for name, node in _registered(program).items()}
+    return {name: (ast.get_docstring(node) or "").splitlines()[0] for name, node in registered(program).items()}
+
+
+def program_of(name: str, programs: Iterable[Path]) -> Path | None:
+    """The first that registers this name."""
+    return next((program for program in programs if name in registered(program)), None)
 
 
 @cache
-def _registered(program: Path) -> dict[str, ast.FunctionDef]:
+def registered(program: Path) -> dict[str, ast.FunctionDef]:
+    """A program's situations and hangs, by name."""
     tree = ast.parse(program.read_text(encoding="utf-8"))
     return {
         node.name: node
@@ -101,15 +123,20 @@ def hangs(*, on_gpus: bool = False, hooked: bool = True) -> dict[str, Expected]:
     truths = {}
     for program in (*HANGS, ON_GPUS) if on_gpus else HANGS:
         text = program.read_text(encoding="utf-8").splitlines()
-        for name, node in _registered(program).items():
+        for name, node in registered(program).items():
             decorator = node.decorator_list[0]
             if not isinstance(decorator, ast.Call):
                 continue  # a situation
             said = {one.arg: ast.literal_eval(one.value) for one in decorator.keywords if one.arg}
+            by_nccl = said.pop("by_nccl", {})
+            if on_gpus:
+                said |= by_nccl
             if (by_stacks := said.pop("by_stacks", ())) and not hooked:
                 said |= {"causes": by_stacks, "culprits": (), "where": ()}
             lines = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if text[n - 1].endswith(STANDS_HERE)]
             truth = {"causes": ("not_entered",), "culprits": (STANDS,), "lines": tuple(lines), **said}
+            if on_gpus and OF_CALLS.intersection(truth["causes"]):
+                truth["lines"] = ()
             truths[name] = Expected(**truth)
     return truths
 

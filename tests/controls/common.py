@@ -17,8 +17,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
@@ -122,9 +123,11 @@ def hang(
     culprits: tuple[int, ...],
     where: tuple[str, ...] = (),
     by_stacks: tuple[str, ...] = (),
+    by_nccl: Mapping[str, tuple[str, ...] | tuple[int, ...]] = MappingProxyType({}),
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register a hang under its function's name; the runner reads what must be said of it. `by_stacks`: the causes
-    where no hook and no recorder tells anything, and nobody is named."""
+    where no hook and no recorder tells anything, and nobody is named. `by_nccl`: what of these differs with NCCL, which
+    records, and waits for ever, where gloo aborts."""
     return situation
 
 
@@ -147,6 +150,12 @@ def compute(seconds: float) -> None:
     until, values = time.monotonic() + seconds, torch.randn(256, 256)
     while time.monotonic() < until:
         values = torch.nn.functional.normalize(values @ values)
+
+
+def synchronize() -> None:
+    """Wait for what the GPU was given, as a loop does that reads its loss: NCCL's collectives return at once."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize(DEVICE)
 
 
 def step(seconds: float = STEP_SECONDS) -> None:

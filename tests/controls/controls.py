@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
 from stallwatch.demo.daemon_child import DaemonChild
 from tests.bench import jobs, lanes
-from tests.controls.catalogue import hangs, situations
+from tests.controls.catalogue import GLOO_ALONE, hangs, situations
 from tests.controls.outcome import Control, line, table, total
 from tests.controls.runner import Runner
 
@@ -74,6 +74,10 @@ def main() -> int:
         os.environ["CONTROL_BESIDE"] = "1"
     if options.no_hook:
         os.environ["CONTROL_HOOK"] = "off"
+    names = options.name or list(truths if options.hangs else quiet_ones)
+    left_out = {name: f"not under NCCL: {why}" for why, some in GLOO_ALONE.items() for name in some if on_gpus}
+    for name in filter(left_out.get, names):
+        print(f"{name:26} left out, {left_out[name]}")
     runs = [
         Control(
             name,
@@ -84,7 +88,8 @@ def main() -> int:
             expected=truths.get(name),
         )
         for run in range(options.runs)
-        for name in options.name or (truths if options.hangs else quiet_ones)
+        for name in names
+        if name not in left_out
     ]
     wanted = lanes.part_of(runs, options.lane)
     lines = lanes.Lines(options.lines, [control.name for control in wanted])
@@ -113,7 +118,8 @@ def main() -> int:
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(wanted)))
     print(table(wanted))
-    print(f"{total(wanted)}; load {os.getloadavg()[0]:.1f}")
+    text = f"; {len(set(names) & set(left_out))} left out" if left_out else ""
+    print(f"{total(wanted)}{text}; load {os.getloadavg()[0]:.1f}")
     return 0 if all(control.right for control in wanted) else 1
 
 

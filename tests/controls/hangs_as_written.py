@@ -23,13 +23,25 @@ from torch.distributed.fsdp import fully_shard  # noqa: TID251
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, train
+from tests.controls.common import (
+    DEVICE,
+    RANK,
+    STEP_SECONDS,
+    WARM_UP,
+    WORLD,
+    beat,
+    hang,
+    main,
+    stands,
+    synchronize,
+    train,
+)
 
 _KEPT: list[object] = []
 
 
 def _sharded(layers: int = 3) -> torch.nn.Module:
-    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(layers)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(layers))).to(DEVICE)
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
@@ -38,9 +50,10 @@ def _sharded(layers: int = 3) -> torch.nn.Module:
 
 def _learn(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     time.sleep(STEP_SECONDS)
-    model(torch.randn(4, 32)).square().mean().backward()
+    model(torch.randn(4, 32, device=DEVICE)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
+    synchronize()
     beat.step()
 
 
@@ -54,13 +67,14 @@ def out_of_memory_asks_all() -> None:
         out_of_memory = False
         try:
             if RANK == 1 and number == WARM_UP:
-                model[0](torch.randn(4, 32))
+                model[0](torch.randn(4, 32, device=DEVICE))
                 raise torch.OutOfMemoryError("tried to allocate 2.00 GiB")
-            model(torch.randn(4, 32)).square().mean().backward()
+            model(torch.randn(4, 32, device=DEVICE)).square().mean().backward()
         except torch.OutOfMemoryError:
             out_of_memory = True
-        found = torch.tensor([float(out_of_memory)])
+        found = torch.tensor([float(out_of_memory)], device=DEVICE)
         dist.all_reduce(found, op=dist.ReduceOp.MAX)  # here
+        synchronize()
         optimizer.zero_grad()
         time.sleep(STEP_SECONDS)
         beat.step()
@@ -74,10 +88,10 @@ def packed_validation_has_a_batch_less() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(WARM_UP):
         _learn(model, optimizer)
-    total = torch.zeros(1)
+    total = torch.zeros(1, device=DEVICE)
     with torch.no_grad():
         for _ in range(38 if RANK == 3 else 40):
-            total += model(torch.randn(2, 32)).square().mean()
+            total += model(torch.randn(2, 32, device=DEVICE)).square().mean()
             time.sleep(STEP_SECONDS)
     dist.all_reduce(total)  # here
     for _ in range(60):
@@ -91,10 +105,10 @@ def looks_at_a_bad_batch_once_more() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(WARM_UP):
         _learn(model, optimizer)
-    loss = model(torch.randn(4, 32)).square().mean()
+    loss = model(torch.randn(4, 32, device=DEVICE)).square().mean()
     if RANK == 2:
         with torch.no_grad():
-            model(torch.randn(4, 32))  # here
+            model(torch.randn(4, 32, device=DEVICE))  # here
     loss.backward()
     for _ in range(60):
         _learn(model, optimizer)
@@ -105,18 +119,19 @@ def rank_0_validates_a_wrapped_model_with_buffers() -> None:
     """DDP broadcasts its buffers before each forward pass, in validation as well: rank 0 alone validates, the others
     are in the barrier that follows (pytorch/pytorch#54059)."""
     net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4))
-    model = torch.nn.parallel.DistributedDataParallel(net)
+    model = torch.nn.parallel.DistributedDataParallel(net.to(DEVICE))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(WARM_UP):
         time.sleep(STEP_SECONDS)
-        model(torch.randn(8, 16)).square().mean().backward()
+        model(torch.randn(8, 16, device=DEVICE)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+        synchronize()
         beat.step()
     if RANK == 0:
         model.eval()
         with torch.no_grad():
-            model(torch.randn(8, 16))  # here
+            model(torch.randn(8, 16, device=DEVICE))  # here
     dist.barrier()
     train(60)
 
@@ -124,7 +139,7 @@ def rank_0_validates_a_wrapped_model_with_buffers() -> None:
 @hang(culprits=(1,), causes=("collective_mismatch",))
 def line_search_ends_earlier() -> None:
     """L-BFGS: the closure averages the gradient, and rank 1's search needs fewer evaluations."""
-    weights = torch.nn.Parameter(torch.randn(64))
+    weights = torch.nn.Parameter(torch.randn(64, device=DEVICE))
     optimizer = torch.optim.LBFGS([weights], max_iter=6, tolerance_change=0, tolerance_grad=0)
 
     def closure() -> torch.Tensor:
@@ -139,9 +154,9 @@ def line_search_ends_earlier() -> None:
         if RANK == 1 and number == WARM_UP // 2:
             optimizer.param_groups[0]["max_iter"] = 4
         loss = optimizer.step(closure)
-        dist.broadcast(torch.tensor([float(loss)]), src=0)  # here
+        dist.broadcast(torch.tensor([float(loss)], device=DEVICE), src=0)  # here
         with torch.no_grad():
-            weights += 0.5 * torch.randn(64)
+            weights += 0.5 * torch.randn(64, device=DEVICE)
         beat.step()
 
 
@@ -150,10 +165,12 @@ def empty_shard_skips_its_exchange() -> None:
     """Rank 3's shard of a small matrix is empty, and the optimizer returns early (microsoft/dion#74)."""
     for number in range(WARM_UP + 60):
         time.sleep(STEP_SECONDS)
-        dist.all_reduce(torch.ones(512))  # here
+        dist.all_reduce(torch.ones(512, device=DEVICE))  # here
         rows = 0 if RANK == 3 and number >= WARM_UP else 2 * WORLD
         if rows:
-            dist.all_to_all_single(torch.empty(rows, 16), torch.ones(rows, 16))
+            tokens = torch.ones(rows, 16, device=DEVICE)
+            dist.all_to_all_single(torch.empty_like(tokens), tokens)
+        synchronize()
         beat.step()
 
 
@@ -162,14 +179,15 @@ def one_has_a_mesh_of_another_shape() -> None:
     """Rank 3's node has an older configuration: tensor parallelism over four, the others over two."""
     train(WARM_UP)
     size = WORLD if RANK == 3 else 2
-    mesh = init_device_mesh("cpu", (WORLD // size, size), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(DEVICE.type, (WORLD // size, size), mesh_dim_names=("dp", "tp"))
     for _ in range(60):
-        dist.all_reduce(torch.ones(64), group=mesh["tp"].get_group())
-        dist.all_reduce(torch.ones(64), group=mesh["dp"].get_group())
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=mesh["tp"].get_group())
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=mesh["dp"].get_group())
+        synchronize()
         beat.step()
 
 
-@hang(culprits=(), causes=("collective_mismatch",))
+@hang(culprits=(), causes=("collective_mismatch",), by_nccl={"culprits": (2,)})
 def cannot_read_what_it_gathered() -> None:
     """A node has an older package: rank 2 cannot unpickle the predictions, logs that, and goes on without this
     evaluation's reductions. gloo aborts whoever receives another size, an innocent one."""
@@ -179,7 +197,7 @@ def cannot_read_what_it_gathered() -> None:
         dist.all_gather_object(everybody, {"text": "abc"})
         if RANK == 2:
             raise AttributeError("Prediction has no field `score`")
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1, device=DEVICE))
         dist.barrier()
     except AttributeError:
         pass

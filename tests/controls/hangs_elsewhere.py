@@ -19,7 +19,21 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
 # Started as a script: the repository's root is not on the path yet.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, step, train
+from tests.controls.common import (
+    BACKEND,
+    DEVICE,
+    RANK,
+    STEP_SECONDS,
+    WARM_UP,
+    WORLD,
+    beat,
+    hang,
+    main,
+    stands,
+    step,
+    synchronize,
+    train,
+)
 
 
 @hang(causes=("group_order",), culprits=(2,))
@@ -28,7 +42,7 @@ def fresh_groups_in_reversed_order() -> None:
     groups = [dist.new_group(), dist.new_group()]
     train(WARM_UP)
     for group in reversed(groups) if RANK == 2 else groups:
-        dist.all_reduce(torch.ones(64), group=group)
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=group)
     train(60)
 
 
@@ -38,18 +52,22 @@ def fresh_groups_half_and_half() -> None:
     groups = [dist.new_group(), dist.new_group()]
     train(WARM_UP)
     for group in reversed(groups) if RANK > 1 else groups:
-        dist.all_reduce(torch.ones(64), group=group)
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=group)
     train(60)
 
 
-@hang(causes=("rank_exited",), culprits=())
+@hang(
+    causes=("rank_exited",),
+    culprits=(),
+    by_nccl={"causes": ("not_entered", "init_missing", "rank_raised", "rank_exited"), "culprits": (2,)},
+)
 def one_makes_its_group_anew() -> None:
     """Rank 2 caught an error of its own, and begins again: it destroys its group and makes it anew, alone. With gloo
     the others die of that, and who it was is said where nobody is named: it lived longest."""
     train(WARM_UP)
     if RANK == 2:
         dist.destroy_process_group()
-        dist.init_process_group("gloo", timeout=timedelta(minutes=20))
+        dist.init_process_group(BACKEND, timeout=timedelta(minutes=20))
     train(60)
 
 
@@ -86,7 +104,8 @@ def gathers_to_another_root() -> None:
     """Rank 2 gathers at itself, the others at rank 0: gloo gives each what it sent, and the roots lack a part."""
     train(WARM_UP)
     root = 2 if RANK == 2 else 0
-    dist.gather(torch.ones(64), [torch.ones(64) for _ in range(WORLD)] if root == RANK else None, dst=root)
+    mine = torch.ones(64, device=DEVICE)
+    dist.gather(mine, [torch.ones_like(mine) for _ in range(WORLD)] if root == RANK else None, dst=root)
     train(60)
 
 
@@ -104,16 +123,17 @@ def one_takes_the_other_barrier() -> None:
 @hang(causes=("not_entered",), culprits=(1, 2), where=("lock", "filesystem"))
 def two_stand_for_reasons_of_their_own() -> None:
     """In a mesh of two pairs two stand at once: one at a lock, one at a file."""
-    mesh = init_device_mesh("cpu", (WORLD // 2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(DEVICE.type, (WORLD // 2, 2), mesh_dim_names=("dp", "tp"))
     for number in range(WARM_UP * 2):
-        dist.all_reduce(torch.ones(64), group=mesh["tp"].get_group())
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=mesh["tp"].get_group())
         if number == WARM_UP and RANK == 1:
             threading.Event().wait()
         if number == WARM_UP and RANK == 2:
             fifo = Path(tempfile.mkdtemp()) / "shard"
             os.mkfifo(fifo)
             fifo.read_bytes()
-        dist.all_reduce(torch.ones(64), group=mesh["dp"].get_group())
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=mesh["dp"].get_group())
+        synchronize()
         time.sleep(0.05)
         beat.step()
 
@@ -176,7 +196,7 @@ def stands_between_two_gathers() -> None:
     for number in range(60):
         if RANK == 3 and number == 10:
             time.sleep(1e6)  # here
-        dist.all_gather_into_tensor(torch.empty(64 * WORLD), torch.ones(64))
+        dist.all_gather_into_tensor(torch.empty(64 * WORLD, device=DEVICE), torch.ones(64, device=DEVICE))
         step()
 
 
@@ -189,9 +209,10 @@ def only_one_of_two_pairs_stands() -> None:
         time.sleep(STEP_SECONDS)
         if RANK == 1 and number == WARM_UP + 5:
             threading.Event().wait()  # here
-        dist.all_reduce(torch.ones(64), group=pairs[RANK // 2])
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=pairs[RANK // 2])
         if number % 40 == 39:
-            dist.all_reduce(torch.ones(1024))
+            dist.all_reduce(torch.ones(1024, device=DEVICE))
+        synchronize()
         beat.step()
 
 

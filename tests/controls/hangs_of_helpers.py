@@ -280,10 +280,12 @@ def process_of_a_checkpoint_stands() -> None:
 
     from tests.controls.silent_storage import SilentStorage
 
+    group = dist.new_group(backend="gloo")
     train(WARM_UP)
     saving = checkpoint.async_save(
         {"weight": torch.ones(64)},
         storage_writer=SilentStorage(JOB_FOLDER, FOR_EVER if RANK == 2 else 0.0),
+        process_group=group,
         async_checkpointer_type=AsyncCheckpointerType.PROCESS,
     )
     train(20)

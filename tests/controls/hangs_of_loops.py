@@ -90,7 +90,7 @@ def except_pass_leaves_out_a_backward() -> None:
         beat.step()
 
 
-@hang(causes=("collective_mismatch",), culprits=())
+@hang(causes=("collective_mismatch",), culprits=(), by_nccl={"culprits": (1,)})
 def sizes_differ() -> None:
     """Only rank 1 has images, and reduces what the others do not know of: gloo aborts whoever receives more than it
     expects, which is a crash, and tells of nobody who differs. NCCL hangs (on_gpus.py)."""

@@ -22,13 +22,26 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B 
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.controls.common import JOB_FOLDER, RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, train
+from tests.controls.common import (
+    DEVICE,
+    JOB_FOLDER,
+    RANK,
+    STEP_SECONDS,
+    WARM_UP,
+    WORLD,
+    beat,
+    hang,
+    main,
+    stands,
+    synchronize,
+    train,
+)
 
 _KEPT: list[object] = []
 
 
 def _turn(hops: int) -> None:
-    keys = torch.randn(256, 256)
+    keys = torch.randn(256, 256, device=DEVICE)
     for _ in range(hops):
         received = torch.empty_like(keys)
         ways = (dist.P2POp(dist.isend, keys, (RANK + 1) % WORLD), dist.P2POp(dist.irecv, received, (RANK - 1) % WORLD))
@@ -37,21 +50,26 @@ def _turn(hops: int) -> None:
         keys = received
 
 
-@hang(causes=("p2p_unmatched",), culprits=())
+@hang(
+    causes=("p2p_unmatched",),
+    culprits=(),
+    by_nccl={"causes": ("collective_mismatch", "p2p_unmatched"), "culprits": (2,)},
+)
 def ring_of_one_is_a_hop_shorter() -> None:
     """Ring attention over sequences of different lengths: rank 2 makes a hop less and goes on; its two neighbours wait
     for it, and not for each other. gloo records no message: nobody can be named."""
     for number in range(WARM_UP + 60):
         time.sleep(STEP_SECONDS)
         _turn(2 if RANK == 2 and number == WARM_UP else WORLD - 1)
-        dist.all_reduce(torch.ones(128))
+        dist.all_reduce(torch.ones(128, device=DEVICE))
+        synchronize()
         beat.step()
 
 
 @hang(culprits=(1,), causes=("collective_mismatch",))
 def one_accumulates_fewer_micro_batches() -> None:
     """FSDP2: rank 1 has three micro-batches where the others have four, and reduces its gradients where they gather."""
-    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3))).to(DEVICE)
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
@@ -61,9 +79,10 @@ def one_accumulates_fewer_micro_batches() -> None:
         for batch in range(batches):
             model.set_requires_gradient_sync(batch == batches - 1)
             time.sleep(STEP_SECONDS / 4)
-            model(torch.randn(2, 32)).square().mean().backward()  # here
+            model(torch.randn(2, 32, device=DEVICE)).square().mean().backward()  # here
         optimizer.step()
         optimizer.zero_grad()
+        synchronize()
         beat.step()
 
 
@@ -91,12 +110,14 @@ class _Block(torch.nn.Module):  # type: ignore[misc,unused-ignore]
 @hang(culprits=(2,), where=("lock",))
 def hook_of_an_interleaved_stage_stands() -> None:
     """torch's interleaved 1F1B with two stages a rank: a hook of rank 2's gradients waits for a thread that is gone."""
-    stages = [PipelineStage(_Block(), RANK + WORLD * k, 2 * WORLD, torch.device("cpu")) for k in range(2)]
+    stages = [PipelineStage(_Block().to(DEVICE), RANK + WORLD * k, 2 * WORLD, DEVICE) for k in range(2)]
     schedule = ScheduleInterleaved1F1B(stages, n_microbatches=WORLD, loss_fn=lambda out, to: (out - to).square().mean())
     for _Block.steps in range(WARM_UP + 60):
         time.sleep(STEP_SECONDS)
-        inputs = (torch.randn(2 * WORLD, 16),) if RANK == 0 else ()
-        schedule.step(*inputs, **({"target": torch.zeros(2 * WORLD, 16)} if RANK == WORLD - 1 else {}))
+        inputs = (torch.randn(2 * WORLD, 16, device=DEVICE),) if RANK == 0 else ()
+        targets = {"target": torch.zeros(2 * WORLD, 16, device=DEVICE)} if RANK == WORLD - 1 else {}
+        schedule.step(*inputs, **targets)
+        synchronize()
         beat.step()
 
 

@@ -33,6 +33,7 @@ import torch.distributed as dist  # noqa: E402, TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (  # noqa: E402
+    DEVICE,
     FOR_EVER,
     JOB_FOLDER,
     RANK,
@@ -42,6 +43,7 @@ from tests.controls.common import (  # noqa: E402
     before_rendezvous,
     hang,
     main,
+    synchronize,
     train,
 )
 
@@ -278,33 +280,35 @@ def worker_s_initialiser_stands() -> None:
 @hang(culprits=(1,), causes=("collective_mismatch", "data_exhausted"))
 def nan_skips_a_batch() -> None:
     """DDP: rank 1's loss is no number, and it skips this batch alone; at the end it has a reduction less."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     for number in range(WARM_UP + 40):
         time.sleep(STEP_SECONDS)
-        loss = model(torch.randn(4, 32)).sum()
+        loss = model(torch.randn(4, 32, device=DEVICE)).sum()
         if RANK == 1 and number == WARM_UP:
             continue
         loss.backward()
+        synchronize()
         beat.step()
     dist.barrier()
 
 
-@hang(culprits=(), causes=("collective_mismatch",))
+@hang(culprits=(), causes=("collective_mismatch",), by_nccl={"culprits": (1,)})
 def metric_is_not_shadowed() -> None:
     """torch's Join shadows DDP's collectives, not the loop's own: rank 1 has fewer batches, and the loss of the others
     is averaged with nobody. gloo aborts whoever receives what it does not expect: no recorder is left to ask."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     with model.join():
         for _ in range(WARM_UP + (0 if RANK == 1 else 40)):
             time.sleep(STEP_SECONDS)
-            loss = model(torch.randn(4, 32)).sum()
+            loss = model(torch.randn(4, 32, device=DEVICE)).sum()
             loss.backward()
             dist.all_reduce(loss.detach())
+            synchronize()
             beat.step()
     dist.barrier()
 
 
-@hang(culprits=(), causes=("collective_mismatch",))
+@hang(culprits=(), causes=("collective_mismatch",), by_nccl={"culprits": (1,)})
 def lists_of_objects_differ() -> None:
     """`broadcast_object_list`: rank 1 expects another number of objects than rank 0 has. gloo aborts one that may be
     innocent."""
@@ -374,7 +378,8 @@ def thread_that_averages_has_died() -> None:
             number = averages.get()
             if RANK == 1 and number == WARM_UP + 20:
                 return
-            dist.all_reduce(torch.ones(1024), group=group)
+            dist.all_reduce(torch.ones(1024, device=DEVICE), group=group)
+            synchronize()
 
     threading.Thread(target=average, name="averages", daemon=True).start()
     for number in range(WARM_UP + 200):

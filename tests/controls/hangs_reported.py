@@ -229,7 +229,7 @@ def rank_0_sends_its_schedule() -> None:
     train(60)
 
 
-@hang(causes=("collective_mismatch",), culprits=())
+@hang(causes=("collective_mismatch",), culprits=(), by_nccl={"culprits": (2,)})
 def handler_tells_all_of_its_error() -> None:
     """Rank 2's exception handler counts the errors of all ranks; no other has one. The sizes differ, gloo aborts it and
     all are gone before a dump: who is wrong is not known."""
@@ -269,7 +269,7 @@ def asks_a_rank_that_waits_for_it() -> None:
     step_is_over.set()
 
 
-@hang(causes=("rank_exited",), culprits=())
+@hang(causes=("rank_exited",), culprits=(), by_nccl={"causes": ("not_entered",), "culprits": (2,)})
 def one_takes_its_groups_down() -> None:
     """Rank 2 destroys its groups in an exception's handler and waits for a lock; the others' connections break, and
     what is told of their end is that it lived then."""
@@ -280,7 +280,7 @@ def one_takes_its_groups_down() -> None:
     train(60)
 
 
-@hang(causes=("collective_mismatch",), culprits=())
+@hang(causes=("collective_mismatch",), culprits=(), by_nccl={"culprits": (2,)})
 def splits_of_experts_disagree() -> None:
     """A mixture of experts: rank 2 sends its tokens by splits of its own, the others expect equal ones. gloo aborts who
     receives too much, and all are gone before a dump."""

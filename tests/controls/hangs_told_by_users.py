@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
+    DEVICE,
     FOR_EVER,
     JOB_FOLDER,
     RANK,
@@ -33,6 +34,7 @@ from tests.controls.common import (
     main,
     stands,
     stop,
+    synchronize,
     train,
 )
 
@@ -60,15 +62,17 @@ def half_of_the_batches_have_an_image() -> None:
     (pytorch/torchtitan#4777). Nobody is in the majority."""
     from torch.distributed.fsdp import fully_shard  # noqa: TID251
 
-    mesh = init_device_mesh("cpu", (WORLD,))
-    model = _Multimodal()
+    mesh = init_device_mesh(DEVICE.type, (WORLD,))
+    model = _Multimodal().to(DEVICE)
     fully_shard(model.tower, mesh=mesh)
     fully_shard(model.text, mesh=mesh)
     fully_shard(model, mesh=mesh)
     for number in range(WARM_UP + 40):
         time.sleep(STEP_SECONDS)
         has_image = number < WARM_UP or RANK < WORLD // 2
-        model(torch.randn(4, 32), torch.randn(4, 96) if has_image else None).sum().backward()
+        image = torch.randn(4, 96, device=DEVICE) if has_image else None
+        model(torch.randn(4, 32, device=DEVICE), image).sum().backward()
+        synchronize()
         beat.step()
 
 
@@ -98,7 +102,8 @@ def worker_meets_the_others_a_batch_early() -> None:
     )
     for batch in loader:
         time.sleep(STEP_SECONDS)
-        dist.all_reduce(batch)
+        dist.all_reduce(batch.to(DEVICE))
+        synchronize()
         beat.step()
 
 
@@ -150,12 +155,12 @@ def environment_died_and_another_keeps_its_pipe() -> None:
 @hang(culprits=(1, 2), causes=("p2p_unmatched",))
 def one_sends_objects_and_the_other_receives_a_tensor() -> None:
     """Rank 1 sends a list of objects (their sizes, then their bytes), and rank 2 receives one tensor: the second
-    message is taken by nobody."""
+    message is taken by nobody, and is too large for any buffer."""
     train(WARM_UP)
     if RANK == 1:
-        dist.send_object_list([{"shape": (4, 4)}], dst=2)  # here
+        dist.send_object_list([{"weights": bytes(32 << 20)}], dst=2)  # here
     elif RANK == 2:
-        dist.recv(torch.zeros(1, dtype=torch.int64), src=1)
+        dist.recv(torch.zeros(1, dtype=torch.int64, device=DEVICE), src=1)
     train(60)
 
 
@@ -199,8 +204,9 @@ def averages_one_step_early() -> None:
         time.sleep(STEP_SECONDS)
         counted = number + (RANK == 2 and number > WARM_UP)
         if counted % 20 == 19:
-            dist.all_reduce(torch.ones(4096))  # here
-        dist.all_reduce(torch.ones(64), group=pairs[RANK // 2])  # here
+            dist.all_reduce(torch.ones(4096, device=DEVICE))  # here
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=pairs[RANK // 2])  # here
+        synchronize()
         beat.step()
 
 
@@ -257,7 +263,8 @@ def evaluator_waits_for_a_last_checkpoint() -> None:
     else:
         for number in range(WARM_UP):
             time.sleep(STEP_SECONDS)
-            dist.all_reduce(torch.ones(1024), group=trainers)
+            dist.all_reduce(torch.ones(1024, device=DEVICE), group=trainers)
+            synchronize()
             beat.step()
             if RANK == 0 and number % 30 == 29:
                 (JOB_FOLDER / f"step-{number // 30}.done").touch()

@@ -147,11 +147,12 @@ def gang_is_scheduled() -> None:
     train(WARM_UP)
     pids = [torch.zeros(1, dtype=torch.int64, device=DEVICE) for _ in range(WORLD)]
     dist.all_gather(pids, torch.tensor([os.getpid()], device=DEVICE))
+    gang = [int(pid.item()) for pid in pids]  # a forked process cannot read from a GPU
     if RANK == 0 and os.fork() == 0:
         for _ in range(3):
             for number, seconds in ((signal.SIGSTOP, _PAUSE / 3), (signal.SIGCONT, 2.0)):
-                for pid in pids:
-                    os.kill(int(pid.item()), number)
+                for pid in gang:
+                    os.kill(pid, number)
                 time.sleep(seconds)
         os._exit(0)
     train(200)

@@ -29,6 +29,7 @@ import torch.distributed as dist  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
+    DEVICE,
     JOB_FOLDER,
     QUIET_SECONDS,
     RANK,
@@ -41,6 +42,7 @@ from tests.controls.common import (
     one_rank_waits,
     situation,
     step,
+    synchronize,
     train,
 )
 
@@ -140,11 +142,11 @@ def workers_end_slowly(seconds: float) -> None:
 def skips_a_batch_together() -> None:
     """Every rank tells whether its loss is a number, and all skip the batch if one's is not; rank 1 then looks at its
     sample for long."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32).to(DEVICE))
     for number in range(WARM_UP + 60):
         time.sleep(STEP_SECONDS)
-        loss = model(torch.randn(4, 32)).sum()
-        fine = torch.tensor(float(not (RANK == 1 and number == WARM_UP)))
+        loss = model(torch.randn(4, 32, device=DEVICE)).sum()
+        fine = torch.tensor(float(not (RANK == 1 and number == WARM_UP)), device=DEVICE)
         dist.all_reduce(fine, op=dist.ReduceOp.MIN)
         if fine.item():
             loss.backward()
@@ -245,9 +247,10 @@ def pairs_of_different_pace() -> None:
         time.sleep(STEP_SECONDS)
         if RANK == 1 and number == WARM_UP + 5:
             busy(QUIET_SECONDS)
-        dist.all_reduce(torch.ones(64), group=pairs[RANK // 2])
+        dist.all_reduce(torch.ones(64, device=DEVICE), group=pairs[RANK // 2])
         if number % 40 == 39:
-            dist.all_reduce(torch.ones(1024))
+            dist.all_reduce(torch.ones(1024, device=DEVICE))
+        synchronize()
         beat.step()
 
 
@@ -262,7 +265,8 @@ def averages_late_in_a_thread() -> None:
         for number in iter(averages.get, -1):
             if RANK == 1 and number == WARM_UP:
                 _sleep(QUIET_SECONDS)
-            dist.all_reduce(torch.ones(1024), group=group)
+            dist.all_reduce(torch.ones(1024, device=DEVICE), group=group)
+            synchronize()
         done.set()
 
     threading.Thread(target=average, name="averages", daemon=True).start()

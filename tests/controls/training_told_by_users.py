@@ -19,6 +19,7 @@ import torch.distributed as dist  # noqa: TID251
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
+    DEVICE,
     FOR_EVER,
     JOB_FOLDER,
     QUIET_SECONDS,
@@ -32,6 +33,7 @@ from tests.controls.common import (
     main,
     one_rank_waits,
     situation,
+    synchronize,
     train,
 )
 
@@ -109,7 +111,8 @@ def workers_of_all_ranks_meet_between_epochs() -> None:
     )
     for batch in loader:
         time.sleep(STEP_SECONDS)
-        dist.all_reduce(batch)
+        dist.all_reduce(batch.to(DEVICE))
+        synchronize()
         beat.step()
 
 
@@ -168,7 +171,8 @@ def evaluator_is_behind_when_training_ends() -> None:
     else:
         for number in range(90):
             time.sleep(STEP_SECONDS)
-            dist.all_reduce(torch.ones(1024), group=trainers)
+            dist.all_reduce(torch.ones(1024, device=DEVICE), group=trainers)
+            synchronize()
             beat.step()
             if RANK == 0 and number % 30 == 29:
                 (JOB_FOLDER / f"step-{number // 30}.done").touch()
@@ -183,7 +187,7 @@ def has_groups_that_it_uses_later() -> None:
     if RANK == 1:
         busy(QUIET_SECONDS)
     train(20)
-    dist.all_reduce(torch.ones(64), group=pairs[RANK // 2])
+    dist.all_reduce(torch.ones(64, device=DEVICE), group=pairs[RANK // 2])
     train(40)
 
 
@@ -196,12 +200,13 @@ def stages_of_two_replicas_wait_for_one() -> None:
         time.sleep(STEP_SECONDS)
         if RANK == 1 and number == WARM_UP:
             busy(QUIET_SECONDS)
-        values = torch.ones(256)
+        values = torch.ones(256, device=DEVICE)
         if RANK % 2:
             dist.recv(values, src=RANK - 1, group=stages[RANK // 2])
         else:
             dist.send(values, dst=RANK + 1, group=stages[RANK // 2])
         dist.all_reduce(values, group=replicas[RANK % 2])
+        synchronize()
         beat.step()
 
 

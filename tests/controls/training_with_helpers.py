@@ -64,12 +64,14 @@ def next_save_waits_for_its_process() -> None:
 
     from tests.controls.silent_storage import SilentStorage
 
+    group = dist.new_group(backend="gloo")
     train(WARM_UP)
     for number in range(2):
         late = QUIET_SECONDS if RANK == 2 and number == 0 else 0.0
         saving = checkpoint.async_save(
             {"weight": torch.ones(64)},
             storage_writer=SilentStorage(JOB_FOLDER / f"{number}", late),
+            process_group=group,
             async_checkpointer_type=AsyncCheckpointerType.PROCESS,
         )
         train(20)

@@ -1,11 +1,20 @@
-"""What a run of the controls counts as shown: a quiet job is evidence where somebody could have been told of it."""
+"""What a run of the controls counts as shown: a quiet job is evidence where somebody could have been told of it; and
+what their programs are to be: tensors where NCCL finds them, expectations of each back end."""
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bench.lanes import Line, summary
+from tests.controls.catalogue import GLOO_ALONE, HANGS, ON_GPUS, PROGRAMS, hangs, program_of
 from tests.controls.outcome import Control, line, total
+
+EVERY_PROGRAM = (*PROGRAMS, *HANGS, ON_GPUS)
+FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")  # of torch
+ON_GLOO_ALONE = frozenset(name for some in GLOO_ALONE.values() for name in some)
 
 
 def control(name: str = "storage_stall", **fields: Any) -> Control:
@@ -80,3 +89,47 @@ def test_a_lane_s_table_calls_no_evidence_neither_right_nor_wrong() -> None:
     assert "WRONG" not in text
     assert "no evidence: b (never seen to work)" in text
     assert "right in 1 of 2 runs" in text
+
+
+@pytest.mark.parametrize("program", EVERY_PROGRAM, ids=lambda path: path.stem)
+def test_tensors_of_collectives_and_modules_of_ddp_are_on_the_device(program: Path) -> None:
+    elsewhere = [
+        ast.unparse(call)
+        for function in ast.parse(program.read_text()).body
+        if isinstance(function, ast.FunctionDef) and function.name not in ON_GLOO_ALONE
+        # A group that is gloo's with either back end has its tensors on the processor.
+        if not any(word in ast.unparse(function) for word in ("backend='gloo'", "ProcessGroup"))
+        for call in communicating(function)
+        if any(makes_a_tensor(part) and "DEVICE" not in ast.unparse(call) for part in ast.walk(call))
+    ]
+    assert not elsewhere
+
+
+def communicating(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("dist.", "torch.nn.parallel.")):
+            yield node
+
+
+def makes_a_tensor(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    named = ast.unparse(node.func)
+    return named in (f"torch.{one}" for one in FACTORIES) or named.startswith("torch.nn.Linear")
+
+
+def test_what_gloo_alone_can_do_is_a_program_that_is_there() -> None:
+    for name in ON_GLOO_ALONE:
+        assert program_of(name, EVERY_PROGRAM)
+
+
+def test_a_hang_is_expected_as_its_back_end_tells_of_it() -> None:
+    assert hangs()["sizes_differ"].culprits == ()
+    assert hangs(on_gpus=True)["sizes_differ"].culprits == (1,)
+
+
+def test_a_call_returns_under_nccl_before_the_line_that_stands() -> None:
+    name = "averages_one_step_early"
+    assert hangs()[name].lines
+    assert not hangs(on_gpus=True)[name].lines
+    assert hangs(on_gpus=True)["end_of_training"].lines  # it stands at a lock, whatever the back end
