@@ -38,6 +38,7 @@ from tests.bench import jobs, lanes
 from tests.controls.catalogue import GLOO_ALONE, hangs, situations
 from tests.controls.outcome import Control, line, table, total
 from tests.controls.runner import Runner
+from tests.controls.twins import has_twin
 
 BUSY_GPU = Path(__file__).parents[1] / "programs/one_busy_gpu"
 SHORT_PATIENCE = "30"  # seconds
@@ -76,6 +77,8 @@ def main() -> int:
         os.environ["CONTROL_HOOK"] = "off"
     names = options.name or list(truths if options.hangs else quiet_ones)
     left_out = {name: f"not under NCCL: {why}" for why, some in GLOO_ALONE.items() for name in some if on_gpus}
+    if options.twins:
+        left_out |= {name: "no twin: nothing in it is without an end" for name in names if not has_twin(name)}
     for name in filter(left_out.get, names):
         print(f"{name:26} left out, {left_out[name]}")
     runs = [

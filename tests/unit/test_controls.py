@@ -1,5 +1,5 @@
 """What a run of the controls counts as shown: a quiet job is evidence where somebody could have been told of it; and
-what their programs are to be: tensors where NCCL finds them, expectations of each back end."""
+what their programs are to be: tensors where NCCL finds them, expectations of each back end, twins that differ."""
 
 import ast
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.bench.lanes import Line, summary
-from tests.controls.catalogue import GLOO_ALONE, HANGS, ON_GPUS, PROGRAMS, hangs, program_of
+from tests.controls.catalogue import GLOO_ALONE, HANGS, ON_GPUS, PROGRAMS, hangs, program_of, situations
 from tests.controls.outcome import Control, line, total
+from tests.controls.twins import has_twin
 
 EVERY_PROGRAM = (*PROGRAMS, *HANGS, ON_GPUS)
 FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")  # of torch
@@ -133,3 +134,26 @@ def test_a_call_returns_under_nccl_before_the_line_that_stands() -> None:
     assert hangs()[name].lines
     assert not hangs(on_gpus=True)[name].lines
     assert hangs(on_gpus=True)["end_of_training"].lines  # it stands at a lock, whatever the back end
+
+
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [
+        ("checkpoint", True),
+        ("gradient_accumulation", False),  # so many rounds, however long
+        ("asks_a_person", False),  # the runner answers
+        ("terminated", False),  # done from outside
+        ("storage_stall", True),
+        ("server_of_inference_is_no_member", True),
+        ("staggered_arrival", True),  # before its rendezvous
+        ("slow_download", True),  # by a function of its program
+        ("one_imports_late", True),
+    ],
+)
+def test_a_twin_is_a_situation_that_lasts_for_as_long_as_it_is_told(name: str, is_there: bool) -> None:
+    assert has_twin(name) is is_there
+
+
+def test_most_situations_have_a_twin() -> None:
+    without = [name for name in situations(on_gpus=True) if not has_twin(name)]
+    assert 0 < len(without) < len(situations()) / 5
