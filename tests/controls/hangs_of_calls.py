@@ -34,6 +34,7 @@ from tests.controls.common import (  # noqa: E402
     main,
     stands,
     step,
+    synchronize,
     train,
 )
 
@@ -242,6 +243,7 @@ def sampler_never_hands_over() -> None:
             if number == WARM_UP:
                 _STUCK.wait()  # here
             dist.send(samples, 0)
+        synchronize()
         beat.step()
 
 
