@@ -69,9 +69,9 @@ def _loading(mine: RankHistory, others: Sequence[RankHistory]) -> str:
     busy = _running_share(process)
     rest = [_running_share(p) for r in others if (p := _process(r)) is not None and p.children]
     if rest and busy - median(rest) >= _BUSY_CHILDREN:
-        return (
-            f"its data loaders work ({busy:.0%} of them run or wait for storage), its peers' rest ({median(rest):.0%})"
-        )
+        # Loaders' workers for the most part; not known here.
+        work = f"its child processes work ({busy:.0%} of them run or wait for storage)"
+        return f"{work}, its peers' rest ({median(rest):.0%})"
     return ""
 
 

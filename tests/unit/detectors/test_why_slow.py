@@ -98,7 +98,7 @@ def test_data_loaders_that_work_where_its_peers_rest() -> None:
         return with_process(rank, children=children("R", "D", "S", "S") if rank.rank == 2 else children("S", "S"))
 
     said = why(seen(loads))
-    assert said == "; its data loaders work (50% of them run or wait for storage), its peers' rest (0%)"
+    assert said == "; its child processes work (50% of them run or wait for storage), its peers' rest (0%)"
     assert why(seen(loads), rank=1) == ""
     alone = seen(lambda rank: with_process(rank, children=children("R")) if rank.rank == 2 else rank)
     assert why(alone) == "", "its peers have none"
