@@ -145,7 +145,7 @@ class Run(msgspec.Struct):
         if self.cell.by == "loader":
             return self.where == "dataloader"
         if self.cell.by == "beside":
-            return "no CPU to run on" in self.sentence and "on which also runs pid" in self.sentence
+            return "no CPU to run on" in self.sentence and "on which also run" in self.sentence
         if self.cell.by == "stops":
             return "held by a stop signal" in self.sentence
         return bool(self.lines) and self.lines[-1][1] in self.places

@@ -20,7 +20,8 @@ from stallwatch.captures.flight_recorder import EXTRA, turns
 from stallwatch.captures.folder import Folder, NotCaptured
 from stallwatch.captures.held import Held
 from stallwatch.captures.kernel_log import read_kernel_log
-from stallwatch.captures.profile import LATE_SECONDS, processes
+from stallwatch.captures.neighbours import processes
+from stallwatch.captures.profile import LATE_SECONDS
 from stallwatch.captures.rank_look import LookContext, RankCapture
 from stallwatch.captures.ras_capture import RasCapture
 from stallwatch.captures.spec import KINDS, CaptureOrder, CaptureState, Evidence

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from stallwatch.captures.folder import Folder, NotCaptured
+from stallwatch.captures.neighbours import neighbours, ran_on, threads_of
 from stallwatch.captures.process import is_python
 from stallwatch.captures.stacks import PySpies, explain_failure, whole
 from stallwatch.config_sections import CaptureSection
@@ -16,7 +17,7 @@ from stallwatch.model.process import ENDED, is_frozen
 from stallwatch.model.snapshot import RankSample
 from stallwatch.node.cgroups import periods
 from stallwatch.node.memory_file import memory_file
-from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, parse_wchan, stat_of
+from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, parse_stat, parse_wchan
 
 # py-spy draws the time between two samples by chance (exponentially), so that steps of any length are seen in all
 # their parts. A sample of a process of torch costs it about 0.2 ms.
@@ -25,9 +26,6 @@ _CHILDREN_PER_SECOND = 10
 _MOST_CHILDREN = 2  # of each rank: workers of one loader do the same
 LATE_SECONDS = 4.0  # it reads symbols first, and prints last
 _OUTPUT_LIMIT_BYTES = 2 << 20
-_MOST_PROCESSES = 20_000
-_MOST_BESIDE = 3
-_LEAST_SHARE = 0.1  # of a CPU, of a process that is named
 _TICK_SECONDS = 1.0 / TICKS_PER_SECOND
 _ALLOWED = re.compile(rb"^Cpus_allowed_list:\s*([0-9,-]+)$", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:\s*([0-9]+) kB$", re.MULTILINE)
@@ -111,12 +109,13 @@ class UsageCapture:
         proc: str = "/proc",
         cgroups: str = "/sys/fs/cgroup",
     ) -> None:
-        """`others`: all processes now, as `processes` gives them."""
+        """`others`: all processes now, as `neighbours.processes` gives them."""
         self._cgroups = cgroups
         self._pid = pid
         self._start_ticks = start_ticks
         self._proc = proc
         self._others = others
+        self._threads = threads_of(pid, proc)
         self._began = time.monotonic()
         self._before = self._counters()
         self._seen = self._stopped = self._frozen = 0
@@ -131,8 +130,8 @@ class UsageCapture:
             self._frozen += is_frozen([parse_wchan(directory.read(f"task/{self._pid}/wchan"))])
             self._seen += 1
 
-    def taken(self, look: int, own: Sequence[int], others: Mapping[int, Stat]) -> Usage:
-        """`own`: pids of its children, which are no others; `others`: all processes now."""
+    def taken(self, look: int, ranks: Mapping[int, RankSample], others: Mapping[int, Stat]) -> Usage:
+        """`ranks`: by pid all that are known on this node; `others`: all processes now."""
         seconds = time.monotonic() - self._began
         after = self._counters()
         changed = {key: after[key] - value for key, value in self._before.items() if key in after}
@@ -154,7 +153,7 @@ class UsageCapture:
             write_bytes=changed.get("write_bytes"),
             swapped_bytes=int(swap[1]) << 10 if swap else None,
             cpus=cpus,
-            beside=self._beside(cpus, {self._pid, *own}, others, seconds),
+            beside=self._beside(cpus or (), ranks, others, seconds),
             stopped_share=self._stopped / self._seen if self._seen else None,
             frozen_share=self._frozen / self._seen if self._seen else None,
             throttled_share=self._throttled_share(),
@@ -194,32 +193,13 @@ class UsageCapture:
         return {key: int(values[key.encode()]) for key in ("read_bytes", "write_bytes")}
 
     def _beside(
-        self, cpus: Sequence[int] | None, own: set[int], others: Mapping[int, Stat], seconds: float
+        self, cpus: Sequence[int], ranks: Mapping[int, RankSample], others: Mapping[int, Stat], seconds: float
     ) -> tuple[Neighbour, ...]:
-        if cpus is None or not seconds:
+        if not cpus or not seconds:
             return ()
-        found = []
-        for pid, stat in others.items():
-            before = self._others.get(pid)
-            if before is None or pid in own or before.start_ticks != stat.start_ticks or stat.processor not in cpus:
-                continue
-            share = (stat.cpu_ticks - before.cpu_ticks) * _TICK_SECONDS / seconds
-            if share >= _LEAST_SHARE:
-                found.append(Neighbour(pid, stat.command, share))
-        return tuple(sorted(found, key=lambda one: (-one.cpu_share, one.pid))[:_MOST_BESIDE])
-
-
-def processes(proc: str = "/proc") -> dict[int, Stat]:
-    """All processes of this node, by pid."""
-    found = {}
-    for name in os.listdir(proc)[:_MOST_PROCESSES]:
-        if not name.isdecimal():
-            continue
-        try:
-            found[int(name)] = stat_of(int(name), proc)
-        except (OSError, ValueError):
-            continue
-    return found
+        ran = ran_on(self._others, others, cpus, seconds)
+        threads = ran_on(self._threads, threads_of(self._pid, self._proc), cpus, seconds)
+        return neighbours(self._pid, ran, threads, others, ranks)
 
 
 def _cpus(ranges: str) -> tuple[int, ...]:

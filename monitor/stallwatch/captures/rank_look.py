@@ -189,8 +189,9 @@ class RankCapture:
         """Keep what it and its neighbours have used since."""
         if self._usage is not None:
             with self.folder.attempt("usage"):
-                own = [child.pid for child in self._children]
-                self.folder.write_json("usage.json", self._usage.taken(self.look, own, others))
+                known = self._known() if self._known is not None else {}
+                ranks = {sample.pid: sample for sample in (*known.values(), self.sample)}
+                self.folder.write_json("usage.json", self._usage.taken(self.look, ranks, others))
 
     def profiles(self, seconds: int) -> list[Callable[[], None]]:
         """What takes them, of itself and of children that it may wait for."""

@@ -6,9 +6,10 @@ from statistics import median
 from typing import NamedTuple
 
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.slow_neighbours import sharers, steps_about
 from stallwatch.diagnosis.step import NextStep, of_the_living, starts_job
 from stallwatch.formats.rank_ranges import rank_ranges
-from stallwatch.model.evidence import Neighbour, ProcessLook, RankEvidence, Usage
+from stallwatch.model.evidence import ProcessLook, RankEvidence, Usage
 from stallwatch.model.gpu import Gpu, gpu_slower
 from stallwatch.model.process import is_frozen
 from stallwatch.model.verdict import Fact, Slowness
@@ -156,18 +157,14 @@ def _contention(who: SlowRanks) -> SlowSign | None:
         return SlowSign(Fact(f"{fact}: of the time in which they want one, alike", "scheduler, /proc"), told=False)
     usages = [rank.usages[-1] for rank in who.mine if rank.usages]
     cpus = min((usage.cpus for usage in usages if usage.cpus), key=len, default=())
-    beside = _named_beside(who, usages)
+    beside = sharers(who.mine, who.case.evidence)
     if cpus and len(cpus) <= _FEW_CPUS and len(cpus) < len(who.all_cpus):
         fact += f"; {who.say('may', 'may')} use only CPU {rank_ranges(cpus)}"
-        fact += f", on which also runs {beside}" if beside else ""
-    elif beside:
-        fact += f"; on the same CPUs run {beside}"
-    step = of_the_living(
-        f"Give {who.name} CPUs of {who.its} own: on {who.host} `taskset -cp {who.pid or '<pid>'}` shows what "
-        f"{who.say('may', 'may')} use, `top -H -p {who.pid or '<pid>'}` what runs; move or stop who shares them"
-        f"{f' ({beside})' if beside else ''}."
-    )
-    return SlowSign(Fact(fact, "scheduler, /proc"), (step,), explains=True)
+        fact += f", on which also {beside.run}" if beside.named else ""
+    elif beside.named:
+        fact += f"; on the same CPUs {beside.run}"
+    steps = steps_about(beside, who.name, who.host, who.pid or "<pid>", many=who.many)
+    return SlowSign(Fact(fact, "scheduler, /proc"), steps, explains=True)
 
 
 def _without_when_wanted(usage: Usage) -> float | None:
@@ -185,18 +182,6 @@ def _by_quota(who: SlowRanks, fact: str, share: float) -> SlowSign:
         "counts `nr_throttled`. Too many threads use it up as well: OMP_NUM_THREADS, num_workers."
     )
     return SlowSign(Fact(fact, "scheduler, cpu.stat"), (step,), explains=True)
-
-
-def _named_beside(who: SlowRanks, usages: Sequence[Usage]) -> str:
-    by_pid = {rank.pid: rank.rank for rank in who.case.evidence.values() if rank.pid is not None}
-    busiest: dict[int, Neighbour] = {one.pid: one for usage in usages for one in usage.beside}
-    shown = sorted(busiest.values(), key=lambda one: (-one.cpu_share, one.pid))[:2]
-    return " and ".join(_neighbour(one, by_pid) for one in shown)
-
-
-def _neighbour(one: Neighbour, ranks: Mapping[int, int]) -> str:
-    rank = f"rank {ranks[one.pid]}, " if one.pid in ranks else ""
-    return f"pid {one.pid} ({rank}{one.command}, {one.cpu_share:.0%} of a CPU)"
 
 
 def _gpu(who: SlowRanks) -> SlowSign | None:

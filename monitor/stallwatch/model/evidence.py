@@ -1,5 +1,7 @@
 """Raw evidence of one incident after parsing, before thinking: what each tool said, normalised, nothing concluded."""
 
+from typing import Literal
+
 import msgspec
 
 from stallwatch.model.gpu import Gpu
@@ -122,11 +124,16 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """A process, of no rank that was looked at, that ran last on a CPU which the rank may use."""
+    """Processes of one name and kin that ran last on CPUs which a rank's main thread may use, or threads of its own."""
 
-    pid: int
+    pid: int  # of the busiest; the thread's id of a thread
     command: str
-    cpu_share: float  # of one CPU, over the time of the profile
+    cpu_share: float  # of one CPU, over the time of the profile; of all of them together
+    many: int = 1
+    # A rank itself; what a rank has started (a loader's worker); threads beside the main thread of this rank's process.
+    kin: Literal["rank", "child", "thread"] | None = None
+    rank: int | None = None  # which that is
+    training_job: str = ""  # of which job; "": of this one
 
 
 class Usage(msgspec.Struct, frozen=True):
