@@ -38,6 +38,7 @@ AGREE_SECONDS = 2.0  # how often, by steps of their usual length
 LOGGING = 0.05  # of a step
 _LIBC_WITH_THE_GIL = ctypes.PyDLL(None)
 MICROBATCHES = 4
+PREFETCHED = 2  # batches of a loader's worker
 TURN_STEPS, TURN_SECONDS = 7, 8.0  # at most: who is slow for 20 s is a slow rank, whoever is so afterwards
 
 
@@ -145,6 +146,15 @@ class Slowly(torch.utils.data.IterableDataset):  # type: ignore[misc]
             yield torch.randn(32, 64)
 
 
+def effect_steps(chosen: argparse.Namespace, slow: bool) -> int:
+    """After how many steps what has changed by now is felt. A worker that needs longer first uses up its lead: its
+    batch k since then is wanted k + PREFETCHED - 1 steps later, and late when k batches take longer than so many steps.
+    One that is fast again has a batch in work."""
+    if chosen.by != "loader" or not chosen.extra:
+        return 0
+    return int((PREFETCHED - 1) / chosen.extra) + PREFETCHED if slow else 1
+
+
 def main() -> None:
     chosen = options()
     if chosen.by in ("jitter", "heavy"):
@@ -162,7 +172,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pace = Path(tempfile.mkstemp(prefix="pace-")[1])  # lanes have process numbers of their own: these come twice
     pace.write_text("0")
-    loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=2))
+    loader = iter(torch.utils.data.DataLoader(Slowly(pace), batch_size=None, num_workers=1, prefetch_factor=PREFETCHED))
     decodes = chosen.by == "loader"
     cpus = sorted(os.sched_getaffinity(0))
     own = cpus[(rank + int(os.environ["MASTER_PORT"])) % len(cpus)]  # another one in each job that runs beside this one
@@ -170,7 +180,7 @@ def main() -> None:
     if rank in chosen.slow_rank:
         beside = Beside(own) if chosen.by == "beside" else None
         beside = Stops() if chosen.by == "stops" else beside
-    plan, slow, step, agreed = Plan(chosen), False, 0, torch.zeros(2)
+    plan, slow, felt, step, agreed = Plan(chosen), False, -1, 0, torch.zeros(2)
     settled = (time.monotonic(), 0)
     share = -1.0  # of the time in which it is slow
     while True:
@@ -192,13 +202,15 @@ def main() -> None:
         mine = rank in culprits
         if now_slow != slow:
             slow = now_slow
-            mark(rank, "slow" if slow else "over", step)
+            felt = step + effect_steps(chosen, slow)
             if decodes and mine:
                 # Its worker decodes while the rank talks to the others: to be slow it must need longer than a step.
                 usual = (time.monotonic() - settled[0]) / (step - settled[1]) if step > settled[1] else work
                 pace.write_text(str(usual * (1 + chosen.extra) if slow else 0))
             if beside is not None:
                 beside.be(slow)
+        if step == felt:
+            mark(rank, "slow" if slow else "over", step)
         if chosen.jitter:
             by = draw.paretovariate(2.5) - 1.67 if chosen.heavy else draw.gauss(0, 1)
             work = max(0.2 * work, work * (1 + chosen.jitter * by))
