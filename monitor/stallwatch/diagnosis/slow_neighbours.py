@@ -92,11 +92,14 @@ def steps_about(beside: Sharers, name: str, host: str, pid: int | str, *, many: 
                 "TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS where it tokenizes."
             )
         )
-    if steps and not beside.others:
+    others = [one for one, own in zip(beside.named, beside.are_own, strict=True) if not own]
+    if steps and not others:
         return (*steps, of_the_living(f"Or let {name} use more CPUs: {look}."))
-    shared = f" ({beside.others})" if beside.others else ""
-    give = f"Give {name} CPUs of {its} own: {look}; move or stop who shares them{shared}."
-    if all(one.kin and not one.training_job for one, own in zip(beside.named, beside.are_own, strict=True) if not own):
+    if others and all(one.kin and not one.training_job for one in others):
         # Of the same job: nobody is to be stopped.
-        give = f"Give each rank CPUs of its own: {look}; {name} shares them with {beside.others}." if shared else give
+        shares = "share" if many else "shares"
+        give = f"Give each rank CPUs of its own: {look}; {name} {shares} them with {beside.others}."
+    else:
+        named = f" ({beside.others})" if others else ""
+        give = f"Give {name} CPUs of {its} own: {look}; move or stop who shares them{named}."
     return (of_the_living(give), *steps)
