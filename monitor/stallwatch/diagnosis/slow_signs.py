@@ -154,7 +154,8 @@ def _contention(who: SlowRanks) -> SlowSign | None:
     wanted = who.both(_without_when_wanted)
     if wanted is not None and wanted[0] - wanted[1] < _CONTENDED:
         # The whole machine is crowded: who has more to compute waits for longer in all, and is no worse off each time.
-        return SlowSign(Fact(f"{fact}: of the time in which they want one, alike", "scheduler, /proc"), told=False)
+        alike = "but the same part of the time in which each wants to run: the node is crowded"
+        return SlowSign(Fact(f"{fact}, {alike}", "scheduler, /proc"), told=False)
     usages = [rank.usages[-1] for rank in who.mine if rank.usages]
     cpus = min((usage.cpus for usage in usages if usage.cpus), key=len, default=())
     beside = sharers(who.mine, who.case.evidence)
