@@ -90,8 +90,8 @@ def _moved_seconds(analysis: Analysis, slow: Late, why: Reasons) -> float:
     if spent is not None and spent.is_alone and spent.share >= OF_COST * slow.slowness.cost_seconds / step_seconds:
         return 0.0
     others = max(len(analysis.case.evidence) - len(slow.ranks), 1)
-    each = slow.eased_seconds / others / step_seconds
-    return slow.eased_seconds if why.peers_without_cpu < OF_COST * each else slow.eased_at_best_seconds
+    each = max(slow.eased_seconds, slow.eased_at_best_seconds) / others / step_seconds
+    return slow.eased_at_best_seconds if why.peers_without_cpu >= OF_COST * each else slow.eased_seconds
 
 
 def _by_design(

@@ -21,16 +21,18 @@ def moved(
     stacks: Sequence[SampledStack] = (),
     also: int | None = None,
     crowd: bool = False,
+    seldom: bool = False,
 ) -> Verdict:
     """Of a job whose rank 2 gets 60 ms in each step, of which the three others lose 20 each, halfway; `stacks`: where
     rank 2 was seen, if ranks were profiled, and the rank `also` with it. `crowd`: what the others lose they had to wait
-    for a CPU until then, in three steps of four."""
+    for a CPU until then, in three steps of four; `seldom`: they lose it in one step of four."""
     more = {0: -20_000_000, 1: -20_000_000, 2: 0, 3: of_rank_3}
     began, arrivals = 0, []
     for call in range(78):
         since, first = call >= 40, call % 2 == 0
         more[2] = of_rank_2[call // 2 % len(of_rank_2)]
-        lighter = since or (crowd and call // 2 % 4 == 0)
+        fourth = call // 2 % 4 == 0
+        lighter = (since and (fourth or not seldom)) or (crowd and fourth)
         now = {rank: (lighter if rank != 2 else since) * more[rank] for rank in more}
         arrivals.append({rank: began + STEP_NS + first * now[rank] for rank in range(4)})
         began = max(arrivals[-1].values())
@@ -59,6 +61,10 @@ def test_work_that_has_moved_is_by_design_and_a_machine_that_has_become_less_bus
     assert "work has moved to rank 2" in moved(0.0).by_design
     assert "work has moved to rank 2" in moved(0.15).by_design
     assert moved(0.15, crowd=True).by_design == ""
+
+
+def test_where_nobody_lacks_a_cpu_most_steps_tell_and_not_the_quickest() -> None:
+    assert moved(0.0, seldom=True).by_design == ""
 
 
 @pytest.mark.parametrize(
