@@ -9,7 +9,8 @@ _HEADER_SECONDS = 1.0  # how old the Date of an answer may be
 
 
 class WebServer(uvicorn.Server):
-    """Serves until `leave`; at rest it wakes once a second (two servers of uvicorn's own take 0.1 % of a core).
+    """Serves until `leave`; at rest it wakes once a second, all that run in one loop at the same moment (two servers of
+    uvicorn's own take 0.1 % of a core).
 
     A uvicorn that calls `main_loop` no more looks at its clock again as its own does, and ends all the same: by
     `should_exit`.
@@ -23,9 +24,12 @@ class WebServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Tick once a second, where uvicorn ticks ten times, until leave() is called or a tick says that it is over."""
         self._loop, self._left = asyncio.get_running_loop(), asyncio.Event()
-        while not await self.on_tick(0):
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._left.wait(), _HEADER_SECONDS)
+        left = asyncio.ensure_future(self._left.wait())
+        try:
+            while not await self.on_tick(0):
+                await asyncio.wait((left,), timeout=_HEADER_SECONDS - self._loop.time() % _HEADER_SECONDS)
+        finally:
+            left.cancel()
 
     def leave(self) -> None:
         """Have it end, at once; from any thread."""
