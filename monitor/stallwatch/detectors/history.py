@@ -12,7 +12,7 @@ from itertools import groupby
 import msgspec
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.limits import Times, learn, quantile
+from stallwatch.detectors.limits import Times, learn
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.reading import Known, known
@@ -249,7 +249,7 @@ def _new_steps(old: Heartbeat, new: Heartbeat, times: Times, in_phase: bool) -> 
     durations = new.step_durations_ns[-(new.step - old.step) :]
     if in_phase and times.learned:
         # A step that held a checkpoint or an evaluation is that phase's time, not a step's.
-        bar = 3 * quantile(times.recent, 0.5)
+        bar = 3 * times.quantile(0.5)
         durations = tuple(d for d in durations if d <= bar)
     return durations
 

@@ -1,7 +1,7 @@
 """How long a rank may stand still before we look: learned from its own past, by quantiles that no outlier moves."""
 
 import math
-from functools import lru_cache
+from functools import cached_property
 
 import msgspec
 
@@ -15,7 +15,7 @@ _LONG_EXTRA_SECONDS = 5.0
 _HABIT_CAP_SECONDS = 60.0  # looking is cheap: a rare long step makes us blind for a minute at most
 
 
-class Times(msgspec.Struct, frozen=True):
+class Times(msgspec.Struct, frozen=True, dict=True):
     """Durations of one kind, nanoseconds, newest last; `long` holds those of a second mode."""
 
     recent: tuple[int, ...] = ()
@@ -25,6 +25,18 @@ class Times(msgspec.Struct, frozen=True):
     def learned(self) -> bool:
         """Whether enough was seen to set a limit by."""
         return len(self.recent) >= _LEARNED_AFTER
+
+    def quantile(self, share: float) -> int:
+        """Return the nearest-rank quantile of the recent ones; of few never the largest, which may be the one
+        outlier."""
+        place = math.ceil(share * len(self._ordered)) - 1
+        if share > 0.5 and len(self._ordered) > 1:
+            place = min(place, len(self._ordered) - 2)
+        return self._ordered[max(place, 0)]
+
+    @cached_property  # what sets a limit at this tick is what the next tick's steps are measured by
+    def _ordered(self) -> list[int]:
+        return sorted(self.recent)
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -41,26 +53,11 @@ def learn(times: Times, durations_ns: tuple[int, ...]) -> Times:
         return times
     long = times.long
     if times.learned:
-        bar = _LONG * quantile(times.recent, 0.5)
+        bar = _LONG * times.quantile(0.5)
         long = (*long, *(d for d in durations_ns if d > bar))[-_KEPT_LONG:]
     return Times((*times.recent, *durations_ns)[-_KEPT:], long)
 
 
-def quantile(values: tuple[int, ...], share: float) -> int:
-    """Return the nearest-rank quantile; of few values never the largest, which may be the one outlier."""
-    ordered = _ordered(values)
-    place = math.ceil(share * len(ordered)) - 1
-    if share > 0.5 and len(ordered) > 1:
-        place = min(place, len(ordered) - 2)
-    return ordered[max(place, 0)]
-
-
-@lru_cache(maxsize=256)  # what sets a limit at this tick is what the next tick's steps are measured by
-def _ordered(values: tuple[int, ...]) -> list[int]:
-    return sorted(values)
-
-
-@lru_cache(maxsize=1024)  # a tick asks several times for what has not changed: detectors, views, the next look
 def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     """Return the limit that `times` teach, None before enough were seen.
 
@@ -69,7 +66,7 @@ def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     """
     if not times.learned:
         return None
-    tail = quantile(times.recent, 0.95) / SECOND_NS
+    tail = times.quantile(0.95) / SECOND_NS
     seconds, why = 4 * tail, f"4 × the 95th percentile of {what}, {tail:.2f} s"
     if 1.5 * tail + _LONG_EXTRA_SECONDS < seconds:
         seconds = 1.5 * tail + _LONG_EXTRA_SECONDS

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallwatch.clock import SECOND_NS
-from stallwatch.detectors.limits import Times, learn, limit_of, quantile
+from stallwatch.detectors.limits import Times, learn, limit_of
 
 
 def of(*seconds: float) -> Times:
@@ -84,17 +84,17 @@ def test_a_habit_that_is_shorter_than_most_steps_have_become_says_nothing() -> N
 
 
 def test_a_quantile_is_one_of_the_values_by_its_rank() -> None:
-    assert quantile(tuple(range(1, 41)), 0.95) == 38
-    assert quantile(tuple(range(1, 41)), 0.5) == 20
-    assert [quantile(values, 0.95) for values in ((7,), (1, 9), (1, 2, 9))] == [7, 1, 2]
+    assert Times(tuple(range(1, 41))).quantile(0.95) == 38
+    assert Times(tuple(range(1, 41))).quantile(0.5) == 20
+    assert [Times(values).quantile(0.95) for values in ((7,), (1, 9), (1, 2, 9))] == [7, 1, 2]
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=2, max_size=60))
 def test_a_high_quantile_of_few_is_never_the_largest_alone(values: list[int]) -> None:
     ordered = sorted(values)
-    assert quantile(tuple(values), 0.95) <= ordered[-2]
+    assert Times(tuple(values)).quantile(0.95) <= ordered[-2]
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=6, max_size=60), st.randoms())
 def test_the_order_of_steps_does_not_matter_to_the_quantile(values: list[int], random: object) -> None:
-    assert quantile(tuple(values), 0.95) == quantile(tuple(reversed(values)), 0.95)
+    assert Times(tuple(values)).quantile(0.95) == Times(tuple(reversed(values))).quantile(0.95)
