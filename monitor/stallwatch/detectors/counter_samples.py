@@ -16,6 +16,7 @@ from stallwatch.model.snapshot import CounterLook, GroupCounter, Heartbeat, is_p
 _STEPS_BESIDE = 2  # in which what pends all the time is waited for by another thread
 _USUAL_STEPS = 3  # as long a step may last until training is taken to wait as well for what pends
 _KEPT_SAMPLES = 12  # a record may be read a moment before its newest look: that one is used at the next tick
+_NEVER_NS = 1 << 63
 _IN_TIME_NS = 2_000_000  # after the first of all ranks, whose hooks look at the same moments
 
 
@@ -123,7 +124,8 @@ def with_late(members: tuple[PeerRank, ...], *, taken: int, nccl: bool) -> tuple
     first: dict[int, int] = {}
     for member in members:
         for sample in member.samples:
-            first[sample.number] = min(sample.at_ns, first.get(sample.number, sample.at_ns))
+            if sample.at_ns < first.get(sample.number, _NEVER_NS):
+                first[sample.number] = sample.at_ns
     late = [_has_late(member, first, taken) for member in members]
     if not any(late):
         return members
@@ -158,19 +160,22 @@ def _with_late(
     taken: int,
 ) -> PeerRank:
     """`in_time` and `peers`: what it and they had completed when they looked in time."""
-    known = [(of, _offset(in_time, of)) for of in peers]
+    known: list[tuple[Mapping[int, int], int | None]] = []
     noted, samples = {sample.number for sample in member.samples}, [*member.samples[:1]]
     for before, sample in pairwise(member.samples):
         if sample.number < taken or not is_late(sample, first):
             samples.append(sample)
             continue
         stood = (sample.step, sample.enqueued, sample.completed) == (before.step, before.enqueued, before.completed)
-        missed = [n for n in sorted(first) if n > sample.number and n not in noted and first[n] <= sample.at_ns]
-        surely = [
-            number
-            for number in (sample.number, *missed)
-            if stood or _had_not_come(sample, [(of[number], offset) for of, offset in known if number in of])
-        ]
+        surely: list[int] = []
+        if stood or not sample.pending:  # who waits has come
+            missed = [n for n in sorted(first) if n > sample.number and n not in noted and first[n] <= sample.at_ns]
+            known = known or ([] if stood else [(of, _offset(in_time, of)) for of in peers])
+            surely = [
+                number
+                for number in (sample.number, *missed)
+                if stood or _had_not_come(sample, [(of[number], offset) for of, offset in known if number in of])
+            ]
         samples += [] if sample.number in surely else [sample]
         samples += (msgspec.structs.replace(sample, number=number, at_ns=first[number]) for number in surely)
     return msgspec.structs.replace(member, samples=tuple(samples)[-_KEPT_SAMPLES:])
@@ -189,11 +194,11 @@ def _offset(mine: Mapping[int, int], theirs: Mapping[int, int]) -> int | None:
 
 
 def _had_not_come(sample: CounterSample, there: Sequence[tuple[int, int | None]]) -> bool:
-    """Whether all that a rank had enqueued when its hook looked had been completed at a moment before that: then it
-    waited for nothing there. `there`: what each of its peers had completed, and how much more the rank has as a
-    rule."""
+    """Whether all that a rank with nothing pending had enqueued when its hook looked had been completed at a moment
+    before that: then it waited for nothing there. `there`: what each of its peers had completed, and how much more the
+    rank has as a rule."""
     known = [completed + offset for completed, offset in there if offset is not None]
-    return bool(known) and not sample.pending and sample.enqueued <= min(known)
+    return bool(known) and sample.enqueued <= min(known)
 
 
 def with_held(members: tuple[PeerRank, ...], alive: Sequence[RankHistory]) -> tuple[PeerRank, ...]:
