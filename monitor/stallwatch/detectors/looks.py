@@ -65,10 +65,25 @@ class StepLook(msgspec.Struct, frozen=True, dict=True):
         """The same, of those that surely waited."""
         return _row(self.ticks, self.surely)
 
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """In which part of its moments each member waited."""
+        return _shares(self.ticks, self.waited)
+
+    @cached_property
+    def sure_shares(self) -> tuple[float, ...]:
+        """The same, of those that surely waited."""
+        return _shares(self.ticks, self.surely)
+
 
 @lru_cache(maxsize=1024)
 def _row(ticks: int, waits: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple([(ticks, waited) for waited in waits])
+
+
+@lru_cache(maxsize=1024)
+def _shares(ticks: int, waits: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple([waited / ticks for waited in waits])
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -92,6 +107,19 @@ class Looks(msgspec.Struct, frozen=True):
         rows = [look.sure_waits for look in looks] if surely else [look.waits for look in looks]
         # Of no look each has an empty column.
         return tuple(zip(*rows, strict=True)) if rows else ((),) * len(self.members)
+
+    def shares(self, windows: Sequence[int], *, surely: bool = False) -> dict[int, list[float]]:
+        """By window, of which there are as many looks: which share of each of the last looks every member waited, on
+        the average. Columns say more, and take more time."""
+        looks = self.looks[-max(windows) :]
+        rows = [look.sure_shares for look in looks] if surely else [look.shares for look in looks]
+        columns = [*zip(*rows, strict=True)]
+        sums, found, before = [0.0] * len(columns), {}, len(looks)
+        for window in sorted(windows):
+            first = len(looks) - window
+            sums = [waited + sum(column[first:before]) for waited, column in zip(sums, columns, strict=True)]
+            found[window], before = [waited / window for waited in sums], first
+        return found
 
     def columns_of(
         self, peers: Sequence[PeerRank], window: int, *, surely: bool = False
@@ -178,26 +206,28 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     looks = msgspec.structs.replace(before, members=members)
     if not members:
         return looks
-    numbers = set.intersection(*({sample.number for sample in member.samples} for member in members))
+    by_number = [{sample.number: sample for sample in member.samples} for member in members]
+    numbers = set(by_number[0]).intersection(*by_number[1:])
     due = sorted(number for number in numbers if number > looks.taken)
     if not due:
         return looks
     if all(_takes_part(rank) for rank in alive):
         for number in due:
-            looks = _with(looks, number)
+            looks = _with(looks, [samples[number] for samples in by_number])
         looks = _timed(looks, alive)
     return msgspec.structs.replace(looks, taken=due[-1])
 
 
-def _with(looks: Looks, number: int) -> Looks:
-    """Add what the members' samples of one moment say."""
+def _with(looks: Looks, together: Sequence[CounterSample]) -> Looks:
+    """Add what the members' samples of one moment say, in their order."""
     members = looks.members
-    together = [next(sample for sample in member.samples if sample.number == number) for member in members]
-    at_ns = min(sample.at_ns for sample in together)
-    apart_ns = max(sample.at_ns for sample in together) - at_ns
+    moments = [sample.at_ns for sample in together]
+    at_ns = min(moments)
+    apart_ns = max(moments) - at_ns
     if apart_ns > (_TOGETHER_NS if looks.nccl else _ABOUT_TOGETHER_NS):
         return looks
-    waits = surely = {member.rank: sample.pending for member, sample in zip(members, together, strict=True)}
+    pending = tuple([int(sample.pending) for sample in together])
+    waited = certainly = pending
     if looks.nccl:
         seen = _ahead(members, together)
         same = alike(tuple(member.role for member in members))
@@ -210,12 +240,10 @@ def _with(looks: Looks, number: int) -> Looks:
         looks = msgspec.structs.replace(looks, members=members)
         if seen is None:
             return looks
-        waits, surely = seen
-    steps = tuple(sample.step for sample in together)
+        # Who does not step is nobody's peer, and said to wait for nobody.
+        waited, certainly = (tuple([int(of.get(member.rank, False)) for member in members]) for of in seen)
+    steps = tuple([sample.step for sample in together])
     mark = max(steps) if min(steps) >= 0 else max(sample.completed for sample in together)
-    # Who does not step is nobody's peer, and said to wait for nobody.
-    waited, certainly = (tuple(int(of.get(m.rank, False)) for m in members) for of in (waits, surely))
-    pending = tuple(int(sample.pending) for sample in together)
     untimed = (0,) * len(steps)
     look = StepLook(at_ns, 1, waited, certainly, pending, steps, untimed, untimed, apart_ns)
     if looks.looks and mark == looks.mark:

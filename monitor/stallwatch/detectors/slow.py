@@ -34,6 +34,7 @@ from stallwatch.detectors.waiting import (
     becomes_more,
     difference,
     is_due,
+    is_spread,
     who_waits_least,
 )
 from stallwatch.detectors.why_slow import why_slow
@@ -189,16 +190,20 @@ class SlowDetector:
     def _leasts(self, looks: Looks, windows: Sequence[int]) -> dict[int, Least | None]:
         """Who waits least, by each of these windows."""
         found: dict[int, list[Least]] = {window: [] for window in windows}
-        longest, ways = max(windows), (False, True) if looks.nccl else (True,)
-        keys = [(member.rank, member.pid) for member in looks.members]
-        by_way = [dict(zip(keys, looks.columns(longest, surely=way), strict=True)) for way in ways]
+        ways = (False, True) if looks.nccl else (True,)
+        waited = [looks.shares(windows, surely=way) for way in ways]
+        place_of = {(member.rank, member.pid): place for place, member in enumerate(looks.members)}
         for members in peers_of(looks.members):
             if len(members) < 2:
                 continue
-            said = [[(m.rank, columns[m.rank, m.pid]) for m in members] for columns in by_way]
+            places = [place_of[member.rank, member.pid] for member in members]
+            spread = [w for w in windows if self._is_spread([shares[w] for shares in waited], places)]
+            if not spread:
+                continue
+            said = [looks.columns_of(members, max(spread), surely=way) for way in ways]
             # As a rule all ideas of the counts' distances say the same: that is judged once.
             each = [Peers(columns) for columns in (said if said[0] != said[-1] else said[:1])]
-            for window in windows:
+            for window in spread:
                 before, since_ns = partial(_before, looks, members, window), looks.since_ns(window)
                 leasts = [who_waits_least(peers, window, self._searched_share, before, since_ns) for peers in each]
                 # A wrong idea of the distances makes one the least whenever another is: surely where all say the same.
@@ -210,6 +215,11 @@ class SlowDetector:
             window: max(leasts, key=lambda least: (least.sure, least.nats), default=None)
             for window, leasts in found.items()
         }
+
+    def _is_spread(self, ways: Sequence[Sequence[float]], places: Sequence[int]) -> bool:
+        """Given how much every member waits, by each idea of it, return whether one of those in these places may wait
+        less than the others."""
+        return any(is_spread([shares[place] for place in places], self._searched_share) for shares in ways)
 
     def _judge(
         self, watched: _Watched, alive: list[RankHistory], before: _Slow | None, seen: NodeHistory

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
 from operator import truediv
@@ -128,8 +128,8 @@ def who_waits_least(
     those in which some wait and others do not say anything.
     """
     share = peers.shares(window)
-    if max(share.values()) - min(share.values()) < minimum_share:
-        return None  # as most windows of most jobs say: nobody stands apart
+    if not is_spread(share.values(), minimum_share):
+        return None
     for slow, rest in minorities(sorted(share, key=lambda rank: (share[rank], rank)), at_most):
         most, typical = share[slow[-1]], share[rest[len(rest) // 2]]
         apart = partial(stand_apart, len(slow), len(rest), typical - most, share[rest[0]] - most, minimum_share)
@@ -150,6 +150,11 @@ def who_waits_least(
         ):
             return Least(ranks, nats, window, since_ns, most, typical)
     return None
+
+
+def is_spread(shares: Collection[float], minimum_share: float) -> bool:
+    """Given how much each of some peers waits, return whether one may stand apart; most windows of most jobs say no."""
+    return max(shares) - min(shares) >= minimum_share
 
 
 def _began(before: Sequence[tuple[int, Column]], slow: Sequence[int], less: float) -> bool:
