@@ -18,6 +18,8 @@ _REDUCTIONS = frozenset({
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 })  # fmt: skip
 _MANY_CALLS = 20
+# What a loop does, at one look, that goes round a queue without a pause.
+_POLLS: frozenset[EndsByItself | None] = frozenset({None, "compute", "lock", "timeout", "sleep"})
 # In these everybody waits for what one rank has to say: workers of an engine for its next request.
 _FROM_ONE = frozenset({"broadcast", "broadcast_object_list", "scatter", "scatter_object_list", "recv_object_list"})
 # One rank alone prepares data for up to three hours; where it is on another node, nobody here sees it at work.
@@ -102,8 +104,8 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     kind = verdict.ends_by_itself
     if not standstill.hooked and (kind == "request" or (kind in _IDLE and not verdict.waiting)):
         return Plan((), "without a hook an idle server looks the same")
-    computes = kind == "compute" or (kind is None and state == "waits")
-    if not standstill.hooked and computes and verdict.operation in _FROM_ONE:
+    polls = kind == "compute" or (state == "waits" and kind in _POLLS)
+    if not standstill.hooked and polls and verdict.operation in _FROM_ONE:
         return Plan((), "without a hook an engine that polls for requests at full speed looks the same")
     if kind == "request" and not standstill.begun:
         return _of_start(standstill, config)  # as an idle server does, whose workers wait for it

@@ -184,7 +184,8 @@ def test_without_a_hook_an_engine_that_polls_at_full_speed_is_told_of_by_nobody(
     """Its workers wait in a broadcast for the next request, for hours. Who waits in a reduction trains."""
     polls = {"operation": operation, "ends_by_itself": "compute"}
     assert planned("not_entered", of_verdict=polls, hooked=False) == []
-    assert planned("waiting", of_verdict={**polls, "ends_by_itself": None}, hooked=False) == []
+    for kind in (None, "timeout", "lock"):  # at the lock of its queue, say
+        assert planned("waiting", of_verdict={**polls, "ends_by_itself": kind}, hooked=False) == []
     assert planned("not_entered", of_verdict=polls) != []
     for cause in ("not_entered", "waiting"):
         assert planned(cause, of_verdict={**polls, "ends_by_itself": "storage"}, hooked=False) != []
