@@ -71,6 +71,14 @@ def parse_stat(data: bytes) -> Stat:
     )
 
 
+def parse_motion(data: bytes) -> tuple[str, int]:
+    """Given such a line, return what changes from tick to tick: `Stat.state`, and `Stat.cpu_ticks`."""
+    fields = data[data.rindex(b")") + 2 :].split(None, 13)
+    if len(fields) < 14:
+        raise ValueError(f"stat has {len(fields) + 2} fields")
+    return fields[0].decode("ascii"), int(fields[11]) + int(fields[12])
+
+
 def parse_status(data: bytes) -> Status:
     """Raise ValueError when the Uid line is missing."""
     data = b"\n" + data
@@ -119,11 +127,11 @@ def parse_schedstat(data: bytes) -> int:
 def parse_io(data: bytes) -> tuple[int, int]:
     """Return bytes read and written by system calls (rchar, wchar): page cache and network file systems count too.
     Raise ValueError when they are missing."""
-    values = dict(line.split(b": ", 1) for line in data.splitlines() if b": " in line)
-    try:
-        return int(values[b"rchar"]), int(values[b"wchar"])
-    except KeyError as error:
-        raise ValueError(f"io has no {error}") from error
+    data = b"\n" + data
+    read_bytes, written_bytes = _field(data, b"\nrchar:"), _field(data, b"\nwchar:")
+    if read_bytes is None or written_bytes is None:
+        raise ValueError("io has no rchar or no wchar")
+    return int(read_bytes), int(written_bytes)
 
 
 def parse_wchan(data: bytes) -> str | None:

@@ -10,12 +10,11 @@ from stallwatch.model.snapshot import ProcessSample
 from stallwatch.node.procfs import (
     MOST_DESCENDANTS,
     ProcessDirectory,
-    Stat,
     children_of,
     descendants,
     parse_file_limit,
     parse_io,
-    parse_stat,
+    parse_motion,
     parse_wchan,
     stat_of,
 )
@@ -61,7 +60,7 @@ class ProcessWatch:
         None: its threads are asked. `with_threads`: what its busiest threads do is read as well."""
         stat = self.directory.stat()
         tracer_pid, wakes = self.directory.pauses()
-        main = self._thread(training_tid)
+        main_thread_state, main_thread_cpu_ticks = self._thread(training_tid)
         read_bytes, write_bytes = self._io()
         return ProcessSample(
             pid=self.pid,
@@ -69,8 +68,8 @@ class ProcessWatch:
             tracer_pid=0 if self._looks_for_us(tracer_pid) else tracer_pid,
             command=self.command,
             wchan=None if stat.state == "R" else self._wchan(),  # who runs waits nowhere
-            main_thread_state=main.state,
-            main_thread_cpu_ticks=main.cpu_ticks,
+            main_thread_state=main_thread_state,
+            main_thread_cpu_ticks=main_thread_cpu_ticks,
             cpu_ticks=stat.cpu_ticks,
             reaped_ticks=stat.reaped_ticks,
             read_bytes=read_bytes,
@@ -95,13 +94,14 @@ class ProcessWatch:
         except (OSError, ValueError):
             return False
 
-    def _thread(self, tid: int | None) -> Stat:
+    def _thread(self, tid: int | None) -> tuple[str, int]:
+        """State and clock ticks of CPU of the thread that trains."""
         if tid is not None and tid != self.pid:
             try:
-                return parse_stat(self.directory.read_again(f"task/{tid}/stat"))
+                return parse_motion(self.directory.read_again(f"task/{tid}/stat"))
             except ProcessLookupError:
                 pass  # that thread has ended
-        return parse_stat(self.directory.read_again(f"task/{self.pid}/stat"))
+        return parse_motion(self.directory.read_again(f"task/{self.pid}/stat"))
 
     def may_inspect(self) -> bool:
         """Whether the kernel tells us what only its owner may know (ptrace access). A zombie's files belong to root,

@@ -7,6 +7,7 @@ import pytest
 from stallwatch.node.procfs import (
     ProcessDirectory,
     parse_io,
+    parse_motion,
     parse_pauses,
     parse_stat,
     parse_status,
@@ -25,6 +26,11 @@ def test_cpu_is_user_and_system_time() -> None:
     assert parse_stat(stat_line(7, ticks=30).encode()).cpu_ticks == 30
 
 
+def test_what_changes_from_tick_to_tick_is_what_the_whole_line_says() -> None:
+    line = stat_line(7, command="a) S 1 (b", state="D", ticks=30).encode()
+    assert parse_motion(line) == (parse_stat(line).state, parse_stat(line).cpu_ticks) == ("D", 30)
+
+
 def test_exit_status_is_the_last_field() -> None:
     assert parse_stat(stat_line(7, state="Z", exit_status=768).encode()).exit_status == 768
 
@@ -33,6 +39,8 @@ def test_exit_status_is_the_last_field() -> None:
 def test_what_is_no_stat_line_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError):
         parse_stat(line)
+    with pytest.raises(ValueError):
+        parse_motion(line)
 
 
 def test_status_names_users_tracer_and_pids_of_every_namespace() -> None:
