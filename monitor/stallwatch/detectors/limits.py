@@ -40,11 +40,17 @@ class Times(msgspec.Struct, frozen=True, dict=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How long is too long, and why."""
+    """How long is too long, and why. Put into words when somebody asks: most limits are only compared."""
 
     seconds: float
-    reason: str  # "4 × the 95th percentile of 0.05 s, at least 5 s"
+    why: str  # with places for what it is made of: "4 × the 95th percentile of {}, {:.2f} s"
+    of: tuple[str | float, ...] = ()
     learned: bool = True
+
+    @property
+    def reason(self) -> str:
+        """ "4 × the 95th percentile of the step, 2.05 s"."""
+        return self.why.format(*self.of)
 
 
 def learn(times: Times, durations_ns: tuple[int, ...]) -> Times:
@@ -67,15 +73,15 @@ def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     if not times.learned:
         return None
     tail = times.quantile(0.95) / SECOND_NS
-    seconds, why = 4 * tail, f"4 × the 95th percentile of {what}, {tail:.2f} s"
+    seconds, why, of = 4 * tail, "4 × the 95th percentile of {}, {:.2f} s", (what, tail)
     if 1.5 * tail + _LONG_EXTRA_SECONDS < seconds:
         seconds = 1.5 * tail + _LONG_EXTRA_SECONDS
-        why = f"{_LONG_EXTRA_SECONDS:.0f} s and 1.5 × the 95th percentile of {what}, {tail:.1f} s"
+        why = f"{_LONG_EXTRA_SECONDS:.0f} s and 1.5 × the 95th percentile of {{}}, {{:.1f}} s"
     if len(times.long) > 1:  # once is an outlier, twice a habit
         habit = sorted(times.long)[-2] / SECOND_NS
         longest = min(2 * habit, max(_HABIT_CAP_SECONDS, seconds))
         if longest > seconds:
-            seconds, why = longest, f"2 × the {habit:.1f} s seen more than once for {what}"
+            seconds, why, of = longest, "2 × the {1:.1f} s seen more than once for {0}", (what, habit)
     if seconds < floor_seconds:
-        seconds, why = floor_seconds, f"the floor; {why}"
-    return Limit(seconds, why)
+        seconds, why = floor_seconds, "the floor; " + why
+    return Limit(seconds, why, of)

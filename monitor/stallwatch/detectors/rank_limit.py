@@ -18,12 +18,12 @@ def rank_limit(rank: RankHistory, stall: StallSection) -> Limit:
     if rank.phase:
         learned = limit_of(rank.times_of_phase(rank.phase), f"phase {rank.phase}", stall.floor_seconds)
         if learned:
-            return Limit(min(learned.seconds, _PHASE_CAP_SECONDS), learned.reason)
+            return Limit(min(learned.seconds, _PHASE_CAP_SECONDS), learned.why, learned.of)
         past = rank.times_of_phase(rank.phase).recent
         if past:
             seconds = min(max(2 * max(past) / 1e9, stall.floor_seconds), _PHASE_CAP_SECONDS)
-            return Limit(seconds, f"2 × the longest of {len(past)} times in phase {rank.phase}")
-        return Limit(stall.floor_seconds, f"the floor; first time in phase {rank.phase}", learned=False)
+            return Limit(seconds, "2 × the longest of {} times in phase {}", (len(past), rank.phase))
+        return Limit(stall.floor_seconds, "the floor; first time in phase {}", (rank.phase,), learned=False)
     candidates = [
         limit_of(rank.step_times, "the step", stall.floor_seconds) if rank.counts_steps else None,
         limit_of(rank.gap_times, "gaps between collectives", stall.floor_seconds),
@@ -47,7 +47,9 @@ def job_limits(ranks: Sequence[RankHistory], stall: StallSection) -> list[Limit]
         return limits
     most = learned[len(learned) // 2]
     return [
-        limit if rank.phase or limit.seconds <= most.seconds else Limit(most.seconds, f"{most.reason}, as its peers'")
+        limit
+        if rank.phase or limit.seconds <= most.seconds
+        else Limit(most.seconds, most.why + ", as its peers'", most.of)
         for limit, rank in zip(limits, ranks, strict=True)
     ]
 

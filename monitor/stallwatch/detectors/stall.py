@@ -81,7 +81,8 @@ class StallDetector:
         was learned: at load a suspicion was dropped by that, with what had been seen, and the job still stood."""
         if rank.phase or rank.progress_since_ns > before.since_ns or limit.seconds <= self._stall.floor_seconds:
             return limit
-        return Limit(self._stall.floor_seconds, f"the floor, for it is suspected; {limit.reason}", limit.learned)
+        why = "the floor, for it is suspected; " + limit.why
+        return Limit(self._stall.floor_seconds, why, limit.of, limit.learned)
 
     def _finding(
         self, job: JobKey, standing: tuple[_Standing, ...], suspicion: Suspicion, whole: bool, at_ns: int
