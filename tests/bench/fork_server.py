@@ -105,6 +105,7 @@ def become_rank(rank: int, request: dict[str, Any]) -> NoReturn:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(request["port"]))
         # Jobs of several process namespaces beside each other: only the first would get NCCL's own port.
         os.environ.setdefault("NCCL_RAS_ADDR", f"localhost:{int(request['port']) + 1}")
+        sys.path[:0] = filter(None, request["environment"].get("PYTHONPATH", "").split(os.pathsep))
         if request["shows_environment"]:
             show_environment()
         sys.argv = [request["program"], *request["arguments"]]

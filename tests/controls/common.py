@@ -4,8 +4,9 @@ CONTROL_SECONDS is how long a situation is quiet; without end it is its twin, a 
 is gloo or nccl; NCCL ranks share GPUs where there are fewer, each taken for another host. With CONTROL_BESIDE a second
 thread of each rank keeps a group of its own busy.
 
-A program registers its situations with `@situation` and ends with `main()`; `python PROGRAM NAME` is one rank. Times
-are those of a small machine: quiet for longer than any limit that was learned, shorter than a test's patience.
+A program registers its situations with `@situation` and ends with `main()`; `python PROGRAM NAME` is one rank, which
+finds us by PYTHONPATH (launching.py). Times are those of a small machine: quiet for longer than any limit that was
+learned, shorter than a test's patience.
 """
 
 import hashlib

@@ -4,13 +4,8 @@ leaves in order. See endings.py."""
 
 import os
 import signal
-import sys
 import threading
 import time
-from pathlib import Path
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import RANK, WARM_UP, main, situation, train
 

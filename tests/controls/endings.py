@@ -1,6 +1,6 @@
 """Ways to end a job, while it trains and while it stands: who is told, and what is kept.
 
-    python -m tests.controls.endings [--way ranks_killed] [--before trains|sleeps|stands] [--no-hook] [--runs 3]
+    python -m tests.controls.endings [--way everything_is_killed] [--before trains|sleeps|stands] [--no-hook] [--runs 3]
                                      [--at-once 3] [--lane 0/4] [--seconds 480] [--lines FILE] [--keep FOLDER] [--list]
 
 Jobs of torchrun (two in a person's terminal) under one daemon in its default configuration. Before it is ended a job
@@ -35,10 +35,9 @@ from stallwatch.demo.daemon_child import DaemonChild
 from stallwatch.outputs.client import DaemonUnreachable
 from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import lanes
-from tests.controls.launching import InTerminal, Torchrun
+from tests.controls.launching import InTerminal, Torchrun, search_path
 
 PROGRAM = Path(__file__).with_name("ended.py")
-SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 BEFORE = ("trains", "sleeps", "stands")
 SEEN_SECONDS = 20.0  # after its first step: without a hook, how long it is seen to work
@@ -207,7 +206,7 @@ class Runner:
 
     def _launch(self, ending: Ending, way: Way) -> Torchrun:
         environment = {
-            "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
+            "PYTHONPATH": search_path(),
             "STALLWATCH_DIR": str(self._daemon.rank_directory),
             "STALLWATCH_JOB": ending.job,
             # A store that outlives its ranks hands gloo the addresses of the life before.

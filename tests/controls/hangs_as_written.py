@@ -9,19 +9,13 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
-
-# Started as a script: the repository's root is not on the path yet.
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
 from torch.distributed.fsdp import fully_shard  # noqa: TID251
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,

@@ -1,14 +1,7 @@
 """Real hangs of jobs that have not begun to step, of which nothing tells whose fault they are.
 Started as `hangs_at_the_start.py NAME`. What must be said is in the decorator; see common.py."""
 
-import sys
-
-# Started as a script: the repository's root is not on the path yet.
-from pathlib import Path
-
 import torch  # noqa: TID251
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import RANK, WORLD, hang, main, train
 from tests.controls.rpc import joined, rpc

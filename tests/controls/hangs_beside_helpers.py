@@ -3,14 +3,10 @@ profilers, writers, savers, caches. Started as `hangs_beside_helpers.py NAME`. W
 see common.py."""
 
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.beside_training import (
     keep_alive,

@@ -5,7 +5,6 @@ common.py."""
 import logging
 import os
 import queue
-import sys
 import tempfile
 import threading
 import time
@@ -15,9 +14,6 @@ from pathlib import Path
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     BACKEND,

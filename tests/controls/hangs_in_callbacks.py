@@ -10,7 +10,6 @@ import queue
 import resource
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -23,9 +22,6 @@ import torch.distributed as dist  # noqa: TID251
 from torch.nn.parallel import DistributedDataParallel  # noqa: TID251
 from torch.utils.data import DataLoader, Dataset  # noqa: TID251
 from torch.utils.file_baton import FileBaton  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import DEVICE, FOR_EVER, RANK, WARM_UP, WORLD, beat, busy, hang, main, stands, step, train
 

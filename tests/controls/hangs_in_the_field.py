@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,9 +17,6 @@ import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 import torch.distributed.nn.functional  # noqa: TID251
 from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import DEVICE, RANK, WARM_UP, WORLD, before_rendezvous, hang, main, stands, step, train
 

@@ -9,13 +9,10 @@ import threading
 import time
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 # Attached by hand later, or not at all: `attach()` of common.py is turned off.
 _UNHOOKED = {"hook_comes_late": "0123", "culprit_has_no_hook": "2", "rank_0_alone_has_a_hook": "123"}
 if os.environ["RANK"] in _UNHOOKED.get(sys.argv[1], ""):

@@ -14,13 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 if sys.argv[1] == "one_calls_another_port" and os.environ["RANK"] == "3":  # as its launcher told it
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
 

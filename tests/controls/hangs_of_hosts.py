@@ -25,9 +25,6 @@ from pathlib import Path
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.controls.common import FOR_EVER, JOB_FOLDER, RANK, WARM_UP, hang, main, stands, stop, train
 from tests.controls.freezer import Freezer
 from tests.controls.slow_mount import mounted

@@ -4,13 +4,10 @@ Started as `hangs_of_schedules.py NAME`. What must be said is in the decorator; 
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
 from multiprocessing.synchronize import Event as ProcessEvent
-
-# Started as a script: the repository's root is not on the path yet.
 from pathlib import Path
 
 import torch  # noqa: TID251
@@ -19,8 +16,6 @@ import torch.distributed.checkpoint as dcp  # noqa: TID251
 import torch.distributed.rpc as rpc  # noqa: TID251
 from torch.distributed.fsdp import fully_shard  # noqa: TID251
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B  # noqa: TID251
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,

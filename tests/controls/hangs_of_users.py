@@ -29,9 +29,6 @@ if _NAME == "one_stands_before_its_hook" and os.environ.get("RANK") == "1":
 import torch  # noqa: E402, TID251
 import torch.distributed as dist  # noqa: E402, TID251
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.controls.common import (  # noqa: E402
     DEVICE,
     FOR_EVER,

@@ -5,17 +5,12 @@ decorator; see common.py."""
 import os
 import pty
 import queue
-import sys
 import termios
 import threading
 import time
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import DEVICE, RANK, STEP_SECONDS, WARM_UP, WORLD, beat, hang, main, stands, step, train
 

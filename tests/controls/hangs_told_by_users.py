@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,9 +16,6 @@ from pathlib import Path
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,

@@ -21,8 +21,15 @@ import psutil
 from stallwatch.demo.job import end_processes
 from tests.bench import jobs
 
+_ROOT = Path(__file__).parents[2]
 _CONTROL_Z = b"\x1a"
 STOP_SECONDS = 5.0
+
+
+def search_path() -> str:
+    """Return the PYTHONPATH of a rank, which is a script, and perhaps nothing is installed: the two roots of the
+    repository, and what ours says."""
+    return os.pathsep.join(filter(None, (str(_ROOT), str(_ROOT / "monitor"), os.environ.get("PYTHONPATH"))))
 
 
 class Running(Protocol):

@@ -2,19 +2,14 @@
 
 import contextlib
 import os
-import sys
 import threading
 import time
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 from torch import Tensor, nn  # noqa: TID251
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: TID251
 from torch.distributed.fsdp import fully_shard  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import DEVICE, QUIET_SECONDS, RANK, WARM_UP, WORLD, beat, hang, main, situation, step, train
 

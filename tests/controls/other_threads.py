@@ -1,17 +1,12 @@
 """A second thread communicates while training goes on, or stands. Started as `other_threads.py NAME`. See common.py."""
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import DEVICE, QUIET_SECONDS, RANK, busy, main, situation, train
 

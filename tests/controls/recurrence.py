@@ -18,7 +18,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "monitor"))
 
-SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = 4
 LIVES = 3
 TIMEOUT_SECONDS = 25  # of the job's collectives: long after the verdict
@@ -46,7 +45,7 @@ def rank(kind: str) -> None:
 
 def main() -> int:
     from stallwatch.demo.daemon_child import DaemonChild
-    from tests.controls.launching import Torchrun
+    from tests.controls.launching import Torchrun, search_path
 
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory(prefix="stallwatch-recurrence-") as folder:
@@ -57,7 +56,7 @@ def main() -> int:
             Torchrun(
                 [__file__, "--rank", kind],
                 {
-                    "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
+                    "PYTHONPATH": search_path(),
                     # A store that outlives its ranks hands gloo the addresses of the life before.
                     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
                     "STALLWATCH_DIR": str(daemon.rank_directory),

@@ -17,10 +17,9 @@ from stallwatch.outputs.documents import IncidentDocument
 from tests.bench import jobs
 from tests.controls.catalogue import DONE_TO_IT, HANGS, ON_GPUS, PROGRAMS, situations_of
 from tests.controls.freezer import Freezer
-from tests.controls.launching import Elastic, Forked, InTerminal, Running, StartedOtherwise, Torchrun
+from tests.controls.launching import Elastic, Forked, InTerminal, Running, StartedOtherwise, Torchrun, search_path
 from tests.controls.outcome import Control
 
-SOURCE = str(Path(__file__).parents[2] / "monitor")
 RANKS = int(os.environ.get("CONTROL_RANKS", "4"))
 FOR_EVER = "1000000"
 QUIET_SECONDS = float(os.environ.get("CONTROL_SECONDS", "18"))
@@ -106,7 +105,7 @@ class Runner:
 
     def _launch(self, control: Control, restarts: int) -> Running:
         environment = {
-            "PYTHONPATH": os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH", "")))),
+            "PYTHONPATH": search_path(),
             "STALLWATCH_DIR": str(self._daemon.rank_directory),
             "STALLWATCH_JOB": control.job,
             **{

@@ -10,7 +10,8 @@ import os
 import runpy
 import subprocess
 import sys
-from pathlib import Path
+
+from tests.bench.jobs import free_port
 
 RANKS = int(os.environ.get("CONTROL_RANKS", "4"))
 
@@ -34,7 +35,7 @@ def main() -> int:
     if kind == "task":  # of srun
         rank(int(os.environ["SLURM_PROCID"]), int(os.environ["CONTROL_PORT"]), program, name)
         return 0
-    port = _free_port()
+    port = free_port()
     if kind == "srun":
         return _srun(port, program, name)
     import torch.multiprocessing as multiprocessing  # noqa: TID251
@@ -51,13 +52,6 @@ def _srun(port: int, program: str, name: str) -> int:
         environment = os.environ | {key: str(value) for key, value in variables.items()}
         tasks.append(subprocess.Popen([sys.executable, __file__, "task", program, name], env=environment))
     return max(task.wait() for task in tasks)
-
-
-def _free_port() -> int:
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    from tests.bench.jobs import free_port
-
-    return free_port()
 
 
 if __name__ == "__main__":

@@ -2,13 +2,8 @@
 savers, writers. Started as `training_beside_helpers.py NAME`. See common.py."""
 
 import queue
-import sys
 import threading
 import time
-from pathlib import Path
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.beside_training import keep_alive, leave, record_metrics, sample_stacks, save, write_events
 from tests.controls.common import (

@@ -8,7 +8,6 @@ import os
 import select
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -21,9 +20,6 @@ import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 from torch.utils.data import DataLoader, Dataset  # noqa: TID251
 from torch.utils.file_baton import FileBaton  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,

@@ -6,13 +6,9 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     BACKEND,

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -19,9 +18,6 @@ from pathlib import Path
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,

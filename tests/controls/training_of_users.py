@@ -25,9 +25,6 @@ if sys.argv[1:] == ["one_imports_late"] and os.environ.get("RANK") == "1":
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.controls.common import (
     DEVICE,
     JOB_FOLDER,

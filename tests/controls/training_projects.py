@@ -22,8 +22,6 @@ from pathlib import Path
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
 
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 # Attached by hand later, or not at all: `attach()` of common.py is turned off.
 _UNHOOKED = {"hook_comes_after_warming_up": "0123", "one_rank_has_no_hook": "2"}
 if os.environ["RANK"] in _UNHOOKED.get(sys.argv[1], ""):

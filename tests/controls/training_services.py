@@ -9,13 +9,8 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import main, one_rank_waits
 

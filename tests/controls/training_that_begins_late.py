@@ -2,15 +2,9 @@
 Started as `training_that_begins_late.py NAME`; see common.py."""
 
 import http.server
-import sys
 import threading
 
-# Started as a script: the repository's root is not on the path yet.
-from pathlib import Path
-
 import torch.distributed as dist  # noqa: TID251
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import QUIET_SECONDS, RANK, busy, main, read_late, situation, train
 from tests.controls.rpc import joined, rpc

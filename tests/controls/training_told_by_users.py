@@ -6,17 +6,12 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import torch  # noqa: TID251
 import torch.distributed as dist  # noqa: TID251
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import (
     DEVICE,

@@ -2,13 +2,8 @@
 
 import queue
 import socket
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-# Started as a script: the repository's root is not on the path yet.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.controls.common import compute, main, one_rank_waits
 
