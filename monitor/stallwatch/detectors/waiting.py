@@ -4,7 +4,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate
 from operator import truediv
 from statistics import median, stdev
 from typing import TypeVar
@@ -67,15 +66,13 @@ class Peers:
     def __init__(self, columns: Sequence[tuple[int, Column]]) -> None:
         self._columns = dict(columns)
         self._shares = {rank: _shares(column) for rank, column in columns}
-        # Of the newest look, of the newest two, …
-        self._sums = {rank: [*accumulate(reversed(shares))] for rank, shares in self._shares.items()}
         # By ranks, newest look first, as far as it was asked.
         self._extremes: dict[frozenset[int], list[tuple[int, int, int]]] = {}
         self._middles: dict[frozenset[int], list[float]] = {}
 
     def shares(self, window: int) -> dict[int, float]:
         """`waited_share` of each rank in the last looks, which are as many at least."""
-        return {rank: sums[window - 1] / window for rank, sums in self._sums.items()}
+        return {rank: sum(shares[-window:]) / window for rank, shares in self._shares.items()}
 
     def each(self, rank: int, window: int) -> list[float]:
         """One rank's share of each of the last looks."""
