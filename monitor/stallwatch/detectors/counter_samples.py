@@ -1,6 +1,7 @@
 """What a rank's hook noted of its counters at its node's moments, several a second."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from statistics import median, median_low
 
@@ -160,7 +161,7 @@ def _with_late(
     taken: int,
 ) -> PeerRank:
     """`in_time` and `peers`: what it and they had completed when they looked in time."""
-    known: list[tuple[Mapping[int, int], int | None]] = []
+    offset_to = cache(lambda place: _offset(in_time, peers[place]))
     noted, samples = {sample.number for sample in member.samples}, [*member.samples[:1]]
     for before, sample in pairwise(member.samples):
         if sample.number < taken or not is_late(sample, first):
@@ -170,11 +171,11 @@ def _with_late(
         surely: list[int] = []
         if stood or not sample.pending:  # who waits has come
             missed = [n for n in sorted(first) if n > sample.number and n not in noted and first[n] <= sample.at_ns]
-            known = known or ([] if stood else [(of, _offset(in_time, of)) for of in peers])
             surely = [
                 number
                 for number in (sample.number, *missed)
-                if stood or _had_not_come(sample, [(of[number], offset) for of, offset in known if number in of])
+                if stood
+                or _had_not_come(sample, ((of[number], offset_to(n)) for n, of in enumerate(peers) if number in of))
             ]
         samples += [] if sample.number in surely else [sample]
         samples += (msgspec.structs.replace(sample, number=number, at_ns=first[number]) for number in surely)
@@ -183,7 +184,7 @@ def _with_late(
 
 def _in_time(member: PeerRank, first: Mapping[int, int]) -> dict[int, int]:
     """What it had completed at each of the moments at which it looked in time."""
-    return {sample.number: sample.completed for sample in member.samples if not is_late(sample, first)}
+    return {one.number: one.completed for one in member.samples if one.at_ns - first[one.number] <= _IN_TIME_NS}
 
 
 def _offset(mine: Mapping[int, int], theirs: Mapping[int, int]) -> int | None:
@@ -193,12 +194,17 @@ def _offset(mine: Mapping[int, int], theirs: Mapping[int, int]) -> int | None:
     return median_low(apart) if apart else None
 
 
-def _had_not_come(sample: CounterSample, there: Sequence[tuple[int, int | None]]) -> bool:
+def _had_not_come(sample: CounterSample, there: Iterable[tuple[int, int | None]]) -> bool:
     """Whether all that a rank with nothing pending had enqueued when its hook looked had been completed at a moment
     before that: then it waited for nothing there. `there`: what each of its peers had completed, and how much more the
     rank has as a rule."""
-    known = [completed + offset for completed, offset in there if offset is not None]
-    return bool(known) and sample.enqueued <= min(known)
+    seen = False
+    for completed, offset in there:
+        if offset is not None:
+            seen = True
+            if sample.enqueued > completed + offset:
+                return False  # the distances to the others need not be known
+    return seen
 
 
 def with_held(members: tuple[PeerRank, ...], alive: Sequence[RankHistory]) -> tuple[PeerRank, ...]:
