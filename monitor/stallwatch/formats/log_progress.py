@@ -27,6 +27,7 @@ _LAST_WORD: Final = re.compile(
 _FULL_BAR: Final = re.compile(r"^\s*100%\|[^|]*\| (\d{1,12})/\1 \[[\d:]+<0?0:00")
 # torch's and NCCL's words at any process' end, and a launcher's on one of many: no end of the work.
 _NOT_OF_WORK: Final = ("estroy", "exits successfully")
+_GAVE_UP: Final = "ChildFailedError"
 _FAILED: Final = frozenset((*PROCESS_ENDS, "terminated", "killing", "cancelled"))
 
 
@@ -70,6 +71,20 @@ class LogProgress:
         if not over or any(event.line == number for event in events):
             return []
         return [LogEvent("clean_end", line.text, number, rank=line.rank, secondary=True)]
+
+    @property
+    def went_on_at(self) -> int:
+        """The line up to which nothing ended training, for steps enough are told after it; 0 where they are not."""
+        return self._steps[-_STEPS_AFTER][0] if len(self._steps) >= _STEPS_AFTER else 0
+
+    def began_again(self, events: Sequence[LogEvent]) -> list[LogEvent]:
+        """Given a log's events, return the last step as an event where ranks make steps after their agent had seen one
+        fail, and had not given up: it started them again, whether or not it says so (torchrun does at INFO)."""
+        failed = max((e.line for e in events if e.kind == "restarting" or "failed (exitcode:" in e.text), default=None)
+        gave_up = max((e.line for e in events if e.kind == "launcher_failure" or _GAVE_UP in e.text), default=0)
+        if failed is None or gave_up > failed or self.went_on_at < failed:
+            return []
+        return [LogEvent("steps_again", f"step {self._step}", self._steps[-1][0], secondary=True)]
 
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each

@@ -118,7 +118,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
         events = [replace(event, cut=True) if event.exception and event.line in ends else event for event in events]
     if not reading.kernel.events and all(event.kind in _NEWS for event in events):
         ended = max((event.line for event in events if event.kind == "clean_end"), default=0)
-        events += error_like(lines, ended) or ([] if ended else last_lines(lines))
+        events += error_like(lines, max(ended, reading.went_on_at)) or ([] if ended else last_lines(lines))
     tail = [line_of(strip_colours(line)) for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()
@@ -206,6 +206,7 @@ class _Reading:
             told = [replace(e, ranks=()) if e.kind in ("process_failed", "memory_killed") else e for e in told]
         told += self._progress.last_word(told)
         known = (*told, *self.summary.events)
+        told += self._progress.began_again(known)
         whose = {place: event.rank for place, event in enumerate(self.events)}  # as the log marks its lines
         told = [
             replace(event, went_on=True) if self._progress.went_on(event, known, whose.get(place)) else event
@@ -213,6 +214,11 @@ class _Reading:
         ]
         told = [replace(e, before=self._head.before) if e.kind in WATCHDOGS_WORDS else e for e in told]
         return sorted((*told, *self.summary.events), key=lambda event: event.line)
+
+    @property
+    def went_on_at(self) -> int:
+        """The line up to which nothing ended training, by the steps that are told after it."""
+        return self._progress.went_on_at
 
     def _tell_time(self, line: Line) -> None:
         if line.stamp:

@@ -34,7 +34,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     recorder_disabled, process_failed, terminated, out_of_memory, cuda_error, memory_killed, cancelled, gpu_xid,
     gpu_lost, duplicate_gpu, native_crash, native_exception, not_started, node_failed, evicted, hung_task,
     storage_silent, name_unresolved, nccl_no_interface, nccl_no_adapter, nccl_connect, locked_memory, failed_stack,
-    gpu_unreachable, actor_died, worker_died, program_died, killing, clean_end, trying_again, stale_store,
+    gpu_unreachable, actor_died, worker_died, program_died, killing, clean_end, trying_again, steps_again, stale_store,
     desync_absent, error_like, last_line.
     """
 

@@ -178,6 +178,8 @@ def undecided(analysis: Analysis) -> Claim | None:
         facts = [_waits_by_status(waiter) for group in logs.groups for waiter in group.waiters.values()]
     if not facts:
         facts = [Fact(event.text.strip()[:200], f"{event.source}:{event.line}") for event in logs.unrecognised]
+    if not facts:
+        facts = _before_the_steps(logs)
     if not facts or analysis.graph.waits or _seen(analysis):
         return None
     silent = () if logs.groups else ("the logs of all ranks, from their start to their end",)
@@ -201,13 +203,35 @@ def undecided(analysis: Analysis) -> Claim | None:
         culprits=(),
         confidence="possible",
         because=(*facts[:_MOST_FACTS], *meant),
-        missing=silent + dumps,
+        missing=silent + _unread(logs, waiting) + dumps,
         by_line=words,
         told=(_after_the_end(logs) or places_of(logs.groups)) if logs.groups else _said(logs, facts),
         told_waiting=waiting,
         operation=operation if in_one else None,
         seq=seq if in_one else None,
     )
+
+
+def _unread(logs: LogReading, waiting: Sequence[int]) -> tuple[str, ...]:
+    """Ranks between those that wait of which no line was read, where they are the fewer: they are no culprits by that,
+    and the first to look at."""
+    spoke = {*waiting, *(event.rank for event in logs.events if event.rank is not None)}
+    unread = [rank for rank in range(max(waiting, default=0)) if rank not in spoke]
+    if not unread or 2 * len(unread) > len(waiting):
+        return ()
+    return (f"what {named(unread)} did: no line of {'it' if len(unread) == 1 else 'them'} was read",)
+
+
+def _before_the_steps(logs: LogReading) -> list[Fact]:
+    """That ranks were started again and make steps, and what had ended the attempt before; [] where they do not."""
+    steps = next((event for event in logs.events if event.kind == "steps_again"), None)
+    if steps is None or not logs.earlier:
+        return []
+    ended = logs.earlier[-1][0]
+    return [
+        Fact(f"the ranks were started again, and the log tells of {steps.text}", place_of(steps)),
+        Fact(f"an attempt before had ended: {headline(ended)}", ended.place),
+    ]
 
 
 def _says_little(one: LoggedFailure) -> tuple[bool, bool, bool]:
@@ -221,7 +245,8 @@ def _waits_by_status(waiter: Waiter) -> Fact:
 
 def _said(logs: LogReading, facts: Sequence[Fact]) -> str:
     """What says most; of a log in which nothing looks like an error, how it ends."""
-    only_ends = not logs.told and all(event.kind == "last_line" for event in logs.unrecognised)
+    ends = logs.unrecognised
+    only_ends = bool(ends) and not logs.told and all(event.kind == "last_line" for event in ends)
     return f"the log ends with {facts[-1].fact}" if only_ends else facts[0].fact
 
 

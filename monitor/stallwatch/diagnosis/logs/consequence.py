@@ -123,7 +123,7 @@ _REASONS: Final = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         (r"duplicate gpu detected", "duplicate_gpu"),
-        (r"no socket interface found", "nccl_no_interface"),
+        (r"no socket interface found|connecting to address .*is neither af_inet", "nccl_no_interface"),
         (r"mismatched nccl version", "nccl_version_mismatch"),
         (r"insufficient shared memory", "shared_memory"),
         (r"unable to allocate shared memory", "shared_memory"),
@@ -318,6 +318,7 @@ def means_nothing(event: LogEvent) -> bool:
         "nccl_init_complete",
         "init_waiting",
         "trying_again",
+        "steps_again",
         "error_like",
         "last_line",
     ) and not _stale(event)

@@ -33,7 +33,7 @@ from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 _NOT_TOLD: Final = frozenset(
     ("group_status", "nccl_init_started", "nccl_init_complete", "init_waiting", "failed_stack", "terminated", "killing",
-     "clean_end", "restarting", "trying_again", "error_like", "last_line")
+     "clean_end", "restarting", "trying_again", "steps_again", "error_like", "last_line")
 )  # fmt: skip
 # What only ranks tell that have met.
 _MET: Final = frozenset(

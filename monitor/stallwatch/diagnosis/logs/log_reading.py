@@ -14,7 +14,7 @@ from stallwatch.diagnosis.logs.consequence import ENDED_NOTHING, SENT, means_not
 from stallwatch.diagnosis.logs.first_cause import alike, only_warned, tell
 from stallwatch.diagnosis.logs.local_ranks import by_local_rank
 from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
-from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
+from stallwatch.diagnosis.logs.watchdog_reports import DEFAULT, GroupReading, read_groups
 from stallwatch.formats.log_folders import of_path
 from stallwatch.formats.log_progress import ends_any_process
 from stallwatch.model.evidence import SHARED_LOG, NodeEvidence, RankEvidence
@@ -28,13 +28,15 @@ from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 _AGENT = re.compile(r"^\[?[EWIF]\d{3,4} \S+ (?P<pid>\d+) ")
 # To start ranks again takes an agent longer: they import torch and meet. Agents in containers may have one pid.
 _ONE_ATTEMPT_SECONDS = 3.0
+_SAYS_SO = (*PROCESS_ENDS, "terminated", "restarting")
 
 
 def attempts(events: Sequence[LogEvent]) -> list[list[LogEvent]]:
     """Given events of all logs, return them by attempt, the last one last.
 
     A folder of torchrun's `--log-dir` tells the attempt. In another log each line of an agent that says how its ranks
-    ended, but for that agent's last one, ends an attempt; or the line that says that it starts them again.
+    ended, but for that agent's last one, ends an attempt; or the line that says that it starts them again; and its last
+    one, where ranks made steps after it.
     """
     by_source: dict[str, list[LogEvent]] = {}
     for event in events:
@@ -70,7 +72,16 @@ def _ends(events: Sequence[LogEvent]) -> list[int]:
     most = max(map(len, lines.values()), default=0)
     # Agents of several nodes may write one log: an attempt has ended when the last of them has said so.
     by_agents = [max(of[-1 - before] for of in lines.values() if len(of) > before) for before in range(most - 1, 0, -1)]
-    return by_agents if len(by_agents) >= len(restarts) else restarts
+    ends = by_agents if len(by_agents) >= len(restarts) else restarts
+    return [*ends, *_before_steps(events, ends)]
+
+
+def _before_steps(events: Sequence[LogEvent], ends: Sequence[int]) -> list[int]:
+    """The line that ended the attempt before the one whose steps are told last, where that one has failed in nothing
+    yet; [] where none is, or `ends` holds it."""
+    steps = max((event.line for event in events if event.kind == "steps_again"), default=0)
+    last = max((event.line for event in events if event.kind in _SAYS_SO and event.line < steps), default=0)
+    return [last] if last > max(ends, default=0) else []
 
 
 def _hosts(words: Sequence[LogEvent], events: Sequence[LogEvent]) -> dict[int, frozenset[str]]:
@@ -172,8 +183,12 @@ def shares_its_log(rank: RankEvidence) -> bool:
 
 def _by_group_rank(events: list[LogEvent]) -> list[LogEvent]:
     """torch before 2.2 writes only "[Rank 1]", which counts within the group: the whole job's, where nothing else is
-    told and no rank waits in two places."""
-    unmarked = [event for event in events if event.rank is None and event.group_rank is not None and not event.group]
+    told and no rank waits in two places. What is thrown later, and passed on by Ray, has no mark either."""
+    unmarked = [
+        event
+        for event in events
+        if event.rank is None and event.group_rank is not None and event.group in (None, *DEFAULT)
+    ]
     marked = any(event.rank is not None and event.group_rank not in (None, event.rank) for event in events)
     places: dict[int | None, set[tuple[int | None, str | None]]] = defaultdict(set)
     for event in unmarked:
