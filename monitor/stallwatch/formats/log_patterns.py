@@ -195,10 +195,14 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     # NCCL's own warnings, which stand in the log before torch's exception, or after it as "Last error".
     pattern("nccl_no_interface", "no socket interface found", r"no socket interface found"),
     pattern("nccl_no_interface", "No interface found", r"No interface found in the same subnet"),
+    # 2.27's, where NCCL_SOCKET_IFNAME names none: it goes on with an address that was never filled in (nccl#1837).
+    pattern("nccl_no_interface", "is neither AF_INET", r"connecting to address .* is neither AF_INET"),
     pattern(
         "nccl_connect",
         "onnect to ",
-        r"socket\w+Connect: [Cc]onnect to (?P<peer>\S+) (?:failed ?:|returned) (?P<message>.*)",
+        # 2.18 and later name the function; before that "NCCL WARN Net : Connect to …", to 2.8 without "Net".
+        r"(?:socket\w+Connect: |NCCL WARN (?:Net : )?)[Cc]onnect to (?P<peer>\S+)"
+        r" (?:failed ?:|returned) (?P<message>.*)",
     ),
     # Who connects to NCCL's ports and is no rank of this communicator (2.16 to 2.32); NCCL accepts the next one then.
     pattern("nccl_stranger", "wrong magic", r"socketFinalizeAccept: (?P<message>wrong magic \w+ != \w+)"),

@@ -115,6 +115,9 @@ SYSTEM_PATTERNS: Final = (
     pattern("memory_killed", "due to memory pressure", r"killed due to memory pressure \(OOM\)"),
     pattern("memory_killed", "running low on memory", r"killed due to the node running low on memory"),
     pattern("cancelled", "death signal", r"Received (?:Signals\.)?(?P<message>SIG\w+) death signal"),
+    # DeepSpeed's launcher, of itself: Ctrl-C, or a scheduler.
+    pattern("interrupted", "Main process received SIGINT", r"Main process received SIGINT, exiting"),
+    pattern("cancelled", "Main process received", r"Main process received (?P<message>SIG\w+), exiting"),
     # accelerate looks for itself before it starts anything.
     pattern(
         "address_in_use",

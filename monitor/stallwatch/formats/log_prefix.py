@@ -63,6 +63,7 @@ _WRITER_KEYS: Final = (
 _WITHIN: Final = ("jsonPayload", "_source", "labels", "kubernetes", "stream")  # what exports wrap it in
 _SURE: Final = re.compile(
     r"(?<![\w│])(?:(?:  \+ Exception Group )?Traceback \(most recent call last\):|\[rank\d+\]:"
+    r"|(?<=\S )  File \"[^\"]+\", line \d+, in \S+$"  # a traceback's frame, whose head is lost
     r"|╭─+ (?:\S+ )?Traceback \(most recent call last\) ─|torch\.distributed\.elastic\.[\w.]+\.ChildFailedError:"
     r"|\[[EWIF](?:\d{3,4} [\d:.]+)? ?(?:ProcessGroup\w+|TCPStore|socket)\.[ch]pp:\d+\]"
     # a host's name has a letter (a container's is its number, in hexadecimal), the time of day has none

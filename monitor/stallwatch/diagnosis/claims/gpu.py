@@ -197,17 +197,29 @@ def _told_by_driver(
 
 def _owners(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> tuple[int, ...]:
     """By the process that the kernel names, else by who used the GPU at that place."""
-    if event.pid is not None:
-        named = tuple(rank for rank in node.ranks if analysis.case.activity(rank).pid == event.pid)
-        if named:
-            return named
-        for one in analysis.case.logs.of_kind("gpu_xid", "gpu_lost"):  # whose pid other logs tell
-            if one.rank is not None and (one.event.source, one.event.line) == (event.source, event.line):
-                return (one.rank,)
+    named = _named_by_kernel(analysis, node, event)
+    # Of a link's fault the driver names no process, and says of those that it then ends what ended them.
+    ended = (other for other in node.kernel_events if other.caused_by_xid == event.xid is not None)
+    for other in ended if not named else ():
+        if other.pci_bus_id == event.pci_bus_id:
+            named = named or _named_by_kernel(analysis, node, other)
+    if named:
+        return named
     uuids = {
         gpu.uuid for sample in node.gpus for gpu in sample if gpu.pci_bus_id and gpu.pci_bus_id == event.pci_bus_id
     }
     return tuple(rank for rank in node.ranks if rank in analysis.gpus and analysis.gpus[rank].uuid in uuids)
+
+
+def _named_by_kernel(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> tuple[int, ...]:
+    if event.pid is None:
+        return ()
+    if named := tuple(rank for rank in node.ranks if analysis.case.activity(rank).pid == event.pid):
+        return named
+    for one in analysis.case.logs.of_kind("gpu_xid", "gpu_lost"):  # whose pid other logs tell
+        if one.rank is not None and (one.event.source, one.event.line) == (event.source, event.line):
+            return (one.rank,)
+    return ()
 
 
 def _only_suspect(analysis: Analysis, hosts: set[str]) -> tuple[int, ...]:

@@ -228,6 +228,10 @@ BY_KIND: dict[str, Words] = {
         "vm.min_free_kbytes higher; less pinned memory and page cache on this node",
         "without_node",
     ),
+    "store_closed": Words(
+        "The store of rank 0 (or of the launcher's agent) went away while this rank asked it: who served it had ended.",
+        "read how rank 0's process and its node's agent ended, before this line: their own logs tell it",
+    ),
     "interrupted": Words(
         "Somebody pressed Ctrl-C or sent SIGINT: the run stood already, or was not wanted.",
         "each rank's traceback tells where it stood then: look for the one that stands elsewhere",

@@ -66,7 +66,8 @@ def _allocator(text: str) -> str:
 def _other_processes(text: str) -> list[tuple[str, str]]:
     if _OWN not in text:
         return []
-    return [(match["pid"], f"{match['size']} {match['size_unit']}") for match in _OTHERS.finditer(text)][:3]
+    found = {match["pid"]: f"{match['size']} {match['size_unit']}" for match in _OTHERS.finditer(text)}
+    return list(found.items())[:3]
 
 
 def _bytes(pattern: re.Pattern[str], text: str) -> float | None:

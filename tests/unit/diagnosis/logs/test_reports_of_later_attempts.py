@@ -3,8 +3,9 @@ what looks bad, older forms of NCCL's and the launchers' lines."""
 
 import pytest
 
+from stallwatch.diagnosis import judge
 from stallwatch.formats.training_log import parse
-from tests.builders.texts import AGENT, RAISED, ranked, timed_out, told, verdict
+from tests.builders.texts import AGENT, RAISED, marked, of_logs, ranked, timed_out, told, verdict
 
 SUMMARY = (
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
@@ -48,6 +49,72 @@ def test_what_looks_like_an_error_and_has_enough_steps_behind_it_is_not_what_a_l
     assert {event.kind for event in parse((STEPS + retry).encode()).events} == {"error_like"}
 
 
+@pytest.mark.parametrize("line", [
+    "n8:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.1.9<54263> failed : No route to host\n",
+    "n8:795:822 [0] include/socket.h:403 NCCL WARN Connect to 10.0.1.9<54263> failed : Connection timed out\n",
+])  # fmt: skip
+def test_older_nccls_words_on_a_peer_that_it_does_not_reach(line: str) -> None:
+    exit_barrier = RAISED.replace("ValueError: shard 17 is empty", "RuntimeError: Socket Timeout")
+    found = verdict(line + exit_barrier)
+    assert found.cause == "undecided"
+    assert "10.0.1.9" in found.summary
+    assert any("NCCL_SOCKET_IFNAME" in step for step in found.next_steps)
+
+
+def test_an_address_that_was_never_filled_in_is_of_an_interface_that_is_not_there() -> None:
+    reason = (
+        "torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:94, internal error - please report this "
+        "issue to the NCCL developers, NCCL version 2.27.7\nncclInternalError: Internal check failed.\nLast error:\n"
+        "ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)"
+    )
+    found = verdict(ranked(RAISED.replace("ValueError: shard 17 is empty", reason), 3))
+    assert (found.cause, found.culprits) == ("rank_raised", (3,))
+    assert any("NCCL_SOCKET_IFNAME" in step for step in found.next_steps)
+
+
+def test_a_nodes_mark_is_learned_from_the_frames_of_a_traceback_whose_head_is_lost() -> None:
+    lost = (
+        '  File "/app/loader.py", line 158, in get_dataset\n    dist.barrier()\n'
+        "RuntimeError: [15] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+        "store by key '0', but store->get('0') got error: Connection reset by peer. This may indicate a possible "
+        "application crash on rank 0 or a network set up issue.\n"
+    )
+    events = parse(marked(lost, "gpu004: ").encode()).events
+    assert [(event.exception, event.kind) for event in events if event.exception] == [("RuntimeError", "exception")]
+    found = verdict(marked(lost, "gpu004: "))
+    assert found.cause == "undecided"
+    assert any("rank 0" in step for step in found.next_steps)
+
+
+@pytest.mark.parametrize(("signal", "wanted"), [("SIGINT", "traceback"), ("SIGTERM", "last step")])
+def test_a_job_whose_launcher_was_ended_is_over_whatever_that_launcher_raised_then(signal: str, wanted: str) -> None:
+    stopped = (
+        "[2026-11-28 20:29:14,854] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 19380\n"
+        'Traceback (most recent call last):\n  File "/env/lib/python3.8/site-packages/deepspeed/launcher/runner.py", '
+        "line 548, in sigkill_handler\n    result_kill = subprocess.Popen(kill_cmd, env=env)\n"
+        "NameError: free variable 'kill_cmd' referenced before assignment in enclosing scope\n"
+        f"[2026-11-28 20:29:14,860] [INFO] [launch.py:437:sigkill_handler] Main process received {signal}, exiting\n"
+    )
+    found = verdict(stopped)
+    assert (found.cause, found.culprits) == ("job_ended", ())
+    assert any(wanted in step for step in found.next_steps)
+
+
+def test_what_ray_passes_on_of_watchdogs_is_of_the_rank_that_the_whole_jobs_group_counts() -> None:
+    def passed_on(rank: int) -> str:
+        return (
+            f"(ActorModelRayActor pid={3940 + rank}, ip=10.0.0.4) [2026-12-24 23:47:14,381 E {3940 + rank} 4620] "
+            "logging.cc:101: Unhandled exception: N3c1016DistBackendErrorE. what(): [PG ID 0 PG GUID 0(default_pg) "
+            f"Rank {rank}] Process group watchdog thread terminated with exception: [Rank {rank}] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=970, OpType=_ALLGATHER_BASE, NumelIn=524288, "
+            "NumelOut=8388608, Timeout(ms)=7200000) ran for 7200017 milliseconds before timing out.\n"
+        )
+
+    found = verdict(passed_on(6) + passed_on(7) + passed_on(1))
+    assert (found.cause, found.culprits, found.waiting) == ("undecided", (), "1,6-7")
+    assert (found.operation, found.seq) == ("all_gather_into_tensor", 970)
+
+
 def test_ranks_of_which_nothing_was_read_are_named_as_what_is_missing_and_not_as_culprits() -> None:
     waits = "".join(timed_out("2.5", rank, 335785, "ALLGATHER") for rank in (1, 2, 4, 5, 6))
     found = verdict(waits)
@@ -56,3 +123,16 @@ def test_ranks_of_which_nothing_was_read_are_named_as_what_is_missing_and_not_as
     assert not any(
         "what rank" in text for text in verdict("".join(timed_out("2.5", rank, 3) for rank in (4, 7))).missing
     )
+
+
+def test_a_links_fault_is_of_the_rank_whose_process_the_driver_ended_for_it_on_that_gpu() -> None:
+    kernel = (
+        "[12034.1] NVRM: Xid (PCI:0000:{0}:00): 145, RLW_RXPIPE Fatal XC0 i0 Link 03 (0x0409a0c2 0x00000008 0x00000001 "
+        "0x00000000 0x00100000 0x00000004)\n"
+        "[12034.1] NVRM: Xid (PCI:0000:{1}:00): 45, pid=88112, name=python3, Ch 00000008 caused by previous Xid 145\n"
+    )
+    agent = AGENT["2.4"].format(code=1, rank=1, pid=88112)
+    known = judge(of_logs(kernel.format("66", "66"), agent)).verdicts[0]
+    assert (known.cause, known.culprits) == ("fabric_fault", (1,))
+    elsewhere = judge(of_logs(kernel.format("66", "76"), agent)).verdicts[0]
+    assert (elsewhere.cause, elsewhere.culprits) == ("fabric_fault", ())
