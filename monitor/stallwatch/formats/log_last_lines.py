@@ -28,6 +28,12 @@ _MOST_ERROR_LIKE: Final = 5
 _MOST_LAST_LINES: Final = 3
 
 
+def first_to_look_at(lines: list[str], went_on_at: int) -> list[LogEvent]:
+    """Given a log's lines, and up to which of them training went on after all, return the last ones that look like
+    errors; where all of these stand before that line, the log's end with them."""
+    return error_like(lines, went_on_at) or [*error_like(lines[:went_on_at], 0), *last_lines(lines)]
+
+
 def error_like(lines: list[str], after: int) -> list[LogEvent]:
     """Given a log's lines, return the last ones that look like errors, behind the line with that number."""
     found: list[LogEvent] = []

@@ -302,6 +302,8 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     ),
     pattern("out_of_memory", "out of memory", r"(?:CUDA|HIP) out of memory|OutOfMemoryError"),
     pattern("cuda_error", "CUDA error", r"CUDA error: (?P<message>.*)"),
+    # The driver's own names, as XLA and others print them, with CUDA's words: the memory or a link of this GPU failed.
+    pattern("cuda_error", "CUDA_ERROR_", r"\bCUDA_ERROR_(?:CONTAINED|ECC_\w+|NVLINK_\w+): (?P<message>.*)"),
     *SYSTEM_PATTERNS,
     *END_PATTERNS,
     *AGAIN_PATTERNS,

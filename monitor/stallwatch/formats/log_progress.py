@@ -19,6 +19,9 @@ _LONGEST_MARK: Final = 120
 OF_MEETING: Final = frozenset(
     ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout", "nccl_no_adapter")
 )  # fmt: skip
+# What NCCL warns of as it looks which ways there are, and what ends a rank only where it raises then.
+_WARNED: Final = frozenset(("cuda_error", "gpu_unreachable", "shared_memory", "nccl_connect", "nccl_no_interface"))
+_WARNING: Final = "NCCL WARN"
 # An end only as the last line of a log: in its midst a part of the work may say so.
 _LAST_WORD: Final = re.compile(
     r"^(?:\[?INFO\]?[\s:-]*)?All done[.!]*\s*$"
@@ -90,7 +93,8 @@ class LogProgress:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
         other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
         waits = event.kind in OF_MEETING or event.kind == "desync_absent"  # nobody makes a step meanwhile
-        if (not waits and event.kind != "exception") or _ended_by(event, events):
+        warned = event.kind in _WARNED and _WARNING in event.text
+        if not (waits or warned or event.kind == "exception") or _ended_by(event, events):
             return False
         after = 1 if waits else _STEPS_AFTER
         if len(self._steps) >= after and self._steps[-after][0] > event.line:

@@ -12,7 +12,7 @@ from stallwatch.formats import kernel_log
 from stallwatch.formats.log_blocks import Blocks
 from stallwatch.formats.log_exports import oldest_first
 from stallwatch.formats.log_head import WATCHDOGS_WORDS, LogHead
-from stallwatch.formats.log_last_lines import error_like, last_lines
+from stallwatch.formats.log_last_lines import error_like, first_to_look_at
 from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, outdented, refilled, uncut, whole_lines
 from stallwatch.formats.log_messages import Messages
@@ -118,7 +118,9 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
         events = [replace(event, cut=True) if event.exception and event.line in ends else event for event in events]
     if not reading.kernel.events and all(event.kind in _NEWS for event in events):
         ended = max((event.line for event in events if event.kind == "clean_end"), default=0)
-        events += error_like(lines, max(ended, reading.went_on_at)) or ([] if ended else last_lines(lines))
+        events += (
+            error_like(lines, max(ended, reading.went_on_at)) if ended else first_to_look_at(lines, reading.went_on_at)
+        )
     tail = [line_of(strip_colours(line)) for line in lines[-_KEPT_LINES - 1 :]]
     while tail and not tail[-1]:
         tail.pop()

@@ -246,7 +246,7 @@ def _waits_by_status(waiter: Waiter) -> Fact:
 def _said(logs: LogReading, facts: Sequence[Fact]) -> str:
     """What says most; of a log in which nothing looks like an error, how it ends."""
     ends = logs.unrecognised
-    only_ends = bool(ends) and not logs.told and all(event.kind == "last_line" for event in ends)
+    only_ends = not logs.told and any(event.kind == "last_line" for event in ends)
     return f"the log ends with {facts[-1].fact}" if only_ends else facts[0].fact
 
 

@@ -100,7 +100,7 @@ _ADDRESS_IN_USE: Final = ("address already in use", "eaddrinuse")
 _OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_alloc_failed")
 _GPU_UNREACHABLE: Final = (
     "nvmldevicegethandle", "nvmlerror_", "failed to initialize nvml", "gpu is lost", "uncorrectable ecc",
-    "uncorrectable nvlink",
+    "uncorrectable nvlink", "over nvlink or a hardware error",
 )  # fmt: skip
 # torch's allocator asks NVML who holds memory, as it reports that there is none, and asserts that it answers.
 _REPORT_OF_MEMORY: Final = re.compile(r"nvml_success.*cachingallocator")

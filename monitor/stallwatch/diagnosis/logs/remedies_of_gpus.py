@@ -96,6 +96,7 @@ BY_REASON: Final[tuple[tuple[str, Words], ...]] = (
     ("amdgpu: ring ", HUNG),
     ("*error* ring ", HUNG),
     ("uncorrectable", ECC),
+    ("over nvlink or a hardware error", ECC),
     ("version mismatch", MISMATCH),
     ("insufficient permissions", NO_PERMISSION),
     ("permission", NO_PERMISSION),

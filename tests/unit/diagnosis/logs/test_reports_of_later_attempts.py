@@ -42,10 +42,11 @@ def test_of_an_attempt_that_fails_after_such_steps_only_that_ones_failure_is_tol
     assert told(FAILED + AGAIN + STEPS + later.replace("21:20:00", "21:29:00")) == ("rank_exited", (5,))
 
 
-def test_what_looks_like_an_error_and_has_enough_steps_behind_it_is_not_what_a_log_tells() -> None:
+def test_what_looks_like_an_error_and_has_enough_steps_behind_it_is_not_what_a_log_tells_first() -> None:
     retry = "tracker: Network error (ConnectionError), entering retry loop.\n"
-    kinds = {event.kind for event in parse((retry + STEPS).encode()).events}
-    assert kinds == {"last_line"}
+    found = verdict(retry + STEPS)
+    assert "the log ends with step 160" in found.summary
+    assert "entering retry loop" in found.because[0].fact
     assert {event.kind for event in parse((STEPS + retry).encode()).events} == {"error_like"}
 
 
@@ -136,3 +137,32 @@ def test_a_links_fault_is_of_the_rank_whose_process_the_driver_ended_for_it_on_t
     assert (known.cause, known.culprits) == ("fabric_fault", (1,))
     elsewhere = judge(of_logs(kernel.format("66", "76"), agent)).verdicts[0]
     assert (elsewhere.cause, elsewhere.culprits) == ("fabric_fault", ())
+
+
+NOT_TRIED = "n1:100:200 [0] misc/cudawrap.cc:36 NCCL WARN Cuda failure 3 'initialization error'\n"
+MET = "n1:100:200 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 4 cudaDev 0 commId 0xa - Init COMPLETE\n"
+
+
+def test_what_nccl_warns_of_and_trains_on_after_is_no_failure_of_its_rank() -> None:
+    assert told(NOT_TRIED + MET) == ("rank_raised", (0,))
+    assert told(NOT_TRIED + MET + STEPS)[1] == ()
+    assert told(NOT_TRIED + MET + STEPS + "Training complete\n") == ("job_ended", ())
+    watchdog = "[rank2]:[E1128 21:11:49.1 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group "
+    ended = f"{watchdog}watchdog thread terminated with exception: CUDA error: unspecified launch failure\n"
+    assert told(ended + STEPS) == ("rank_raised", (2,)), "steps that stood in another rank's buffer"
+
+
+@pytest.mark.parametrize("line", [
+    "[rank2]: RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error\n",
+    "[rank2]:[E1128 21:11:49.1 ProcessGroupNCCL.cpp:1515] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group "
+    "watchdog thread terminated with exception: CUDA error: Invalid access of peer GPU memory over nvlink or a "
+    "hardware error\n",
+    "[rank2]: alloc.cc:414] cudaFreeAsync failed: CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink "
+    "or a hardware error\n",
+    "[rank2]: alloc.cc:414] cuMemcpy failed: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered\n",
+])  # fmt: skip
+def test_what_cuda_says_of_a_link_or_of_memory_that_failed_is_a_fault_of_that_ranks_gpu(line: str) -> None:
+    waits = "".join(timed_out("2.8", rank, 9) for rank in (0, 1, 3))
+    found = verdict(line + waits)
+    assert (found.cause, found.culprits) == ("gpu_fault", (2,))
+    assert any("drain the node" in step for step in found.next_steps)
