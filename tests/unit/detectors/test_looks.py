@@ -6,6 +6,7 @@ import pytest
 from stallwatch.config import Config
 from stallwatch.detectors.counter_samples import PeerRank
 from stallwatch.detectors.looks import Looks, StepLook, peers_of
+from stallwatch.detectors.waiting import waited_share
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from stallwatch.replay.playing import detect
@@ -157,5 +158,8 @@ def test_the_columns_of_all_members_are_those_of_each_and_a_span_counts_one_look
     assert looks.column(members[0], 2) == ((4, 0), (4, 4))
     assert looks.column(members[1], 2, surely=True) == ((4, 2), (4, 0))
     assert Looks(members).columns(3) == ((), (), ())
+    for surely in (False, True):
+        for window, shares in looks.shares((4, 1, 3), surely=surely).items():
+            assert shares == pytest.approx([waited_share(one) for one in looks.columns(window, surely=surely)])
     assert [looks.within(seconds * SECOND_NS) for seconds in (1, 4, 5, 100)] == [2, 2, 3, 6]
     assert [[member.rank for member in peers] for peers in peers_of(members)] == [[0, 1], [2]]

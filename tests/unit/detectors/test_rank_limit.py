@@ -39,6 +39,8 @@ def test_a_phase_has_the_limit_of_its_own_past() -> None:
     many = rank(phase="save", phase_times=(("save", times(*[20] * 8)),))
     assert limit(many) == (35.0, True)
     assert "phase save" in rank_limit(many, STALL).reason
+    named = rank(phase="{0} {x}", phase_times=(("{0} {x}", times(*[20] * 8)),))
+    assert "of phase {0} {x}, 20.0 s" in rank_limit(named, STALL).reason, "a job names its phases as it likes"
     assert limit(rank(phase="save", phase_times=(("save", times(*[900] * 8)),))) == (300.0, True)
 
 
