@@ -2,6 +2,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stallwatch.captures import profile
@@ -89,10 +90,14 @@ def _counters(proc: Path, *, ticks: int, waited_ns: int, faults: int, read: int)
     (proc / "50/task/50/status").write_text("Name:\tx\nVmSwap:\t  12 kB\nCpus_allowed_list:\t3,8-9\n")
 
 
-def _stat(pid: int, ticks: int, cpu: int, start: int = 5) -> Stat:
+def _line(pid: int, ticks: int, cpu: int, start: int = 5) -> str:
     fields = [str(pid), "(burn)", "R", *["0"] * 49]
     fields[13], fields[21], fields[38] = str(ticks), str(start), str(cpu)
-    return parse_stat(" ".join(fields).encode())
+    return " ".join(fields)
+
+
+def _stat(pid: int, ticks: int, cpu: int, start: int = 5) -> Stat:
+    return parse_stat(_line(pid, ticks, cpu, start).encode())
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,24 @@ def test_usage_is_what_changed_meanwhile(proc: Path, monkeypatch: pytest.MonkeyP
     (beside,) = taken.beside
     assert (beside.pid, beside.command) == (60, "burn")
     assert beside.cpu_share == pytest.approx(0.8)
+
+
+def test_its_own_children_and_threads_are_told_as_such(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((100.0, 105.0))
+    monkeypatch.setattr("stallwatch.captures.profile.time.monotonic", lambda: next(clock))
+    _counters(proc, ticks=100, waited_ns=0, faults=0, read=0)
+    second = os.sysconf("SC_CLK_TCK")
+    rank = msgspec.structs.replace(sample(2), pid=50, start_ticks=1000)
+    stats = [
+        {50: parse_stat(stat_line(50, start=1000).encode()), 60: _stat(60, ticks, 3)._replace(parent_pid=50)}
+        for ticks in (0, 4 * second)
+    ]
+    (proc / "50/task/53").mkdir()
+    (proc / "50/task/53/stat").write_text(_line(53, 0, 3))
+    usage = UsageCapture(50, 1000, stats[0], str(proc))
+    (proc / "50/task/53/stat").write_text(_line(53, second, 3))
+    taken = usage.taken(1, {50: rank}, stats[1])
+    assert [(one.pid, one.kin, one.rank) for one in taken.beside] == [(60, "child", 2), (53, "thread", 2)]
 
 
 def test_what_the_system_does_not_tell_stays_unknown(proc: Path) -> None:
