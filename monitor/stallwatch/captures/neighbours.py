@@ -78,16 +78,18 @@ def neighbours(
     ranks: Mapping[int, RankSample],
 ) -> tuple[Neighbour, ...]:
     """Given what processes took, and the threads of the rank's own process beside its main thread, return who is to be
-    named beside that, the busiest first: what is of one name and kin together, for eight workers of a loader take a
-    ninth of its CPU each. `stats` are all processes, `ranks` the known ones by pid."""
+    named beside that, the busiest first: what is of one rank and name together, for eight workers of a loader take a
+    ninth of its CPU each; of no rank each by itself, for processes of one name (ours, too) have nothing in common.
+    `stats` are all processes, `ranks` the known ones by pid."""
     own = ranks.get(own_pid)
-    groups: dict[tuple[_Kin, str], list[Ran]] = defaultdict(list)
+    groups: dict[tuple[_Kin, str, int], list[Ran]] = defaultdict(list)
     for one in ran:
         if one.pid != own_pid:
-            groups[_kin(one.pid, own, stats, ranks), one.command].append(one)
+            kin = _kin(one.pid, own, stats, ranks)
+            groups[kin, one.command, 0 if kin.kin else one.pid].append(one)
     for one in threads:
-        groups[_Kin("thread", own.rank if own else None), one.command].append(one)
-    found = [_together(kin, members) for (kin, _), members in groups.items()]
+        groups[_Kin("thread", own.rank if own else None), one.command, 0].append(one)
+    found = [_together(kin, members) for (kin, _, _), members in groups.items()]
     found = [one for one in found if one.cpu_share >= _LEAST_OF_ALL]
     return tuple(sorted(found, key=lambda one: (-one.cpu_share, one.pid))[:_MOST_NAMED])
 

@@ -66,9 +66,7 @@ def _name(one: Neighbour, its: str) -> str:
     if one.kin == "rank":
         return f"pid {one.pid} ({of}, {uses})"
     if one.many > 1:
-        what = f"{one.many} {'children' if one.kin else 'processes'}"
-        whose = (f" of {its} own" if its else f" of {of}") if one.kin else ""
-        return f"{what}{whose}, such as pid {one.pid} ({uses})"
+        return f"{one.many} children of {f'{its} own' if its else of}, such as pid {one.pid} ({uses})"
     whose = (f", a child of {its} own" if its else f", a child of {of}") if one.kin else ""
     return f"pid {one.pid}{whose} ({uses})"
 

@@ -124,7 +124,8 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """Processes of one name and kin that ran last on CPUs which a rank's main thread may use, or threads of its own."""
+    """A process that ran last on a CPU which a rank's main thread may use, or what one rank has started of one name, or
+    threads of its own."""
 
     pid: int  # of the busiest; the thread's id of a thread
     command: str

@@ -62,6 +62,13 @@ def test_many_that_take_little_each_are_named_together() -> None:
     assert beside({80: 0.09}, stats) == (), "hardly anything"
 
 
+def test_what_no_rank_has_started_is_named_by_itself() -> None:
+    """Five processes of our own took 12 % of a CPU at each look that is taken: together they were neighbours."""
+    stats = {pid: stat(pid) for pid in range(80, 85)}
+    assert beside(dict.fromkeys(stats, 0.03), stats) == ()
+    assert [one.pid for one in beside({80: 0.3, 81: 0.2}, stats)] == [80, 81]
+
+
 def test_another_rank_its_child_and_another_jobs_rank_are_told_apart() -> None:
     stats = {60: stat(60), 61: stat(61, parent=60), 70: stat(70), 80: stat(80)}
     found = beside({60: 0.4, 61: 0.3, 70: 0.2}, stats)

@@ -55,10 +55,10 @@ def of(*ranks: RankEvidence) -> Sharers:
             "Or let rank 2 use more",
         ),
         (
-            [Neighbour(71, "burn", 1.5, 5), Neighbour(61, "python", 0.2, 1, "child", 3), Neighbour(9, "x", 0.1)],
-            "on which also run 5 processes, such as pid 71 (burn, 150% of a CPU together) and pid 61, a child of "
+            [Neighbour(71, "burn", 0.6), Neighbour(61, "python", 0.2, 1, "child", 3), Neighbour(9, "x", 0.1)],
+            "on which also run pid 71 (burn, 60% of a CPU) and pid 61, a child of "
             "rank 3 (python, 20% of a CPU)",
-            "move or stop who shares them (5 processes, such as pid 71",
+            "move or stop who shares them (pid 71 (burn",
             "children of rank 2",
         ),
         ([], "it may use only CPU 3;", "move or stop who shares them.", "children of"),
