@@ -213,13 +213,13 @@ def undecided(analysis: Analysis) -> Claim | None:
 
 
 def _unread(logs: LogReading, waiting: Sequence[int]) -> tuple[str, ...]:
-    """Ranks between those that wait of which no line was read, where they are the fewer: they are no culprits by that,
-    and the first to look at."""
+    """Ranks between those that wait of which no line is known, where they are the fewer: they are no culprits by that,
+    and the first to look at. Other lines of theirs may have been there."""
     spoke = {*waiting, *(event.rank for event in logs.events if event.rank is not None)}
     unread = [rank for rank in range(max(waiting, default=0)) if rank not in spoke]
     if not unread or 2 * len(unread) > len(waiting):
         return ()
-    return (f"what {named(unread)} did: no line of {'it' if len(unread) == 1 else 'them'} was read",)
+    return (f"what {named(unread)} did: nothing that was read tells it",)
 
 
 def _before_the_steps(logs: LogReading) -> list[Fact]:
