@@ -13,6 +13,9 @@ _LAUNCHERS_COMMAND: Final = (
     rf"(?:{'|'.join(map(re.escape, ('deepspeed', 'accelerate', 'torchrun', *MODULES)))})(?=['\" ])"
 )
 
+# A job's state as sacct lists it with its exit code behind, and as scontrol and seff tell it.
+_STATE: Final = r"(?:^\d+\S*\s(?=.*\s\d+:\d+\s*$).*\s|\b(?:Job)?State(?:=|: ))"
+
 SYSTEM_PATTERNS: Final = (
     # Agents of torchrun and DeepSpeed about a process that ended.
     pattern(
@@ -262,6 +265,9 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "memory_killed", "Out Of Memory", r"srun: error: (?P<host>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Out Of Memory"
     ),
+    pattern("memory_killed", "OUT_OF_ME", rf"{_STATE}OUT_OF_ME(?:MORY\b|\+)"),
+    pattern("node_failed", "NODE_FAIL", rf"{_STATE}NODE_FAIL\b"),
+    *(pattern("cancelled", word, rf"{_STATE}(?P<message>{word})\b") for word in ("TIMEOUT", "PREEMPTED")),
     pattern("memory_killed", "memory limit", r"Exceeded (?:job|step) memory limit"),
     pattern("memory_killed", "TERM_MEMLIMIT", r"TERM_MEMLIMIT"),
     pattern("memory_killed", "PBS: job killed", r"PBS: job killed: (?P<message>v?mem .*)"),

@@ -166,3 +166,16 @@ def test_what_cuda_says_of_a_link_or_of_memory_that_failed_is_a_fault_of_that_ra
     found = verdict(line + waits)
     assert (found.cause, found.culprits) == ("gpu_fault", (2,))
     assert any("drain the node" in step for step in found.next_steps)
+
+
+@pytest.mark.parametrize(("state", "wanted"), [
+    ("OUT_OF_ME+    0:125", "rank_exited"), ("NODE_FAIL      1:0", "rank_exited"), ("TIMEOUT      0:0", "job_ended"),
+])  # fmt: skip
+def test_the_state_that_slurm_lists_of_a_job_is_its_end(state: str, wanted: str) -> None:
+    head = "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode\n"
+    assert told(f"{head}91234             train        gpu       acct        128 {state}\n") == (wanted, ())
+    assert told(f"   JobState={state.split()[0].replace('+', 'MORY')} Reason=None Dependency=(null)\n") == (wanted, ())
+
+
+def test_a_line_that_begins_with_a_number_and_speaks_of_a_time_out_is_no_state_of_a_job() -> None:
+    assert told("2026-11-28 21:00:00 WARNING TIMEOUT of the tracker, goes on\n" + STEPS) == ("undecided", ())
