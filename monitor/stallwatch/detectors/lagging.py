@@ -1,6 +1,7 @@
 """Ranks of an asynchronous job whose steps fall further and further behind those of the others."""
 
 from collections.abc import Sequence
+from statistics import median_low
 
 import msgspec
 
@@ -8,6 +9,9 @@ from stallwatch.detectors.history import RankHistory
 
 LAG_LOOKS = 8
 _LAG_STEPS = 10
+# Of its peers' steps, to be of their kind at all: an evaluator that scores every thirtieth checkpoint counts something
+# else. Who was as fast as they and has become slower by whatever keeps its count.
+_SAME_KIND = 0.25
 
 
 class Lagging(msgspec.Struct, frozen=True):
@@ -18,20 +22,24 @@ class Lagging(msgspec.Struct, frozen=True):
     lags: tuple[int, ...] = ()  # steps behind the median, newest last
     counted: tuple[bool, ...] = ()  # at the same looks: whether it has counted a step since the one before
     counts: bool = False  # and whether since the last of them
+    comparable: bool = True  # its steps are of the kind of its peers'
 
 
 def lags_of(before: Sequence[Lagging], alive: Sequence[RankHistory]) -> tuple[Lagging, ...]:
     """Given what was seen of each rank, return that and what this tick says."""
     known = {(one.rank, one.pid): one for one in before}
     steps = sorted(rank.heartbeat.step for rank in alive if rank.heartbeat and rank.heartbeat.step is not None)
+    usual_groups = median_low([len(rank.groups) for rank in alive]) if alive else 0
     lagging = []
     for rank in alive:
         pid = rank.sample.pid
         one = known.get((rank.sample.rank, pid)) or Lagging(rank.sample.rank, pid)
         counts = one.counts or rank.ticks.stepped
         if rank.readable and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
-            lags = (*one.lags, steps[len(steps) // 2] - rank.heartbeat.step)[-LAG_LOOKS:]
-            one = Lagging(one.rank, pid, lags, (*one.counted, counts)[-LAG_LOOKS:])
+            usual = steps[len(steps) // 2]
+            lags = (*one.lags, usual - rank.heartbeat.step)[-LAG_LOOKS:]
+            comparable = rank.heartbeat.step >= _SAME_KIND * usual and len(rank.groups) == usual_groups
+            one = Lagging(one.rank, pid, lags, (*one.counted, counts)[-LAG_LOOKS:], comparable=comparable)
         elif counts != one.counts:
             one = msgspec.structs.replace(one, counts=counts)
         lagging.append(one)
@@ -41,13 +49,14 @@ def lags_of(before: Sequence[Lagging], alive: Sequence[RankHistory]) -> tuple[La
 def who_lags(lagging: Sequence[Lagging]) -> Lagging | None:
     """Return the one rank whose steps fall further and further behind the median of its job. One that counts no step
     any more is not slow: it stands, or its data are at an end and it takes part in the others' collectives (DDP's
-    join)."""
+    join). Nor is one that runs another program than they do, by its count of steps or by its groups."""
     late = [
         one
         for one in lagging
         if len(one.lags) >= LAG_LOOKS
         and one.lags[-1] >= _LAG_STEPS
         and any(one.counted[1:])
+        and one.comparable
         and all(a < b for a, b in zip(one.lags, one.lags[1:], strict=False))
     ]
     return late[0] if len(late) == 1 and len(lagging) >= 3 else None

@@ -5,7 +5,7 @@ from stallwatch.config import Config
 from stallwatch.config_sections import SlowSection
 from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.reading import Known
-from stallwatch.model.snapshot import RankSample
+from stallwatch.model.snapshot import GroupCounter, RankSample
 from stallwatch.model.verdict import cost_of
 from tests.builders.node import with_beat
 from tests.builders.running_job import SimulatedRank, found, four, job_run, run, slower_since
@@ -52,6 +52,23 @@ def test_an_asynchronous_rank_that_falls_further_behind_is_named() -> None:
     findings = found(run(job_run(ranks, 30)), "slow")
     assert findings[0][1].ranks == (3,)
     assert "behind the median" in findings[0][1].reason
+
+
+def test_who_counts_steps_of_another_kind_does_not_fall_behind() -> None:
+    """An evaluator beside those that train, which counts the checkpoints that it has scored."""
+    ranks = [*four(step_seconds=0.05)[:3], SimulatedRank(3, step_seconds=1.5)]
+    assert not found(run(job_run(ranks, 60)), "slow")
+
+
+def test_who_is_no_member_of_its_peers_groups_does_not_fall_behind_them() -> None:
+    def of_trainers(second: float, rank: RankSample) -> RankSample:
+        assert isinstance(rank.heartbeat, Known)
+        default = GroupCounter("gloo", 0, 1, 1)
+        groups = (default,) if rank.rank == 3 else (default, *rank.heartbeat.value.groups)
+        return with_beat(rank, groups=groups)
+
+    ranks = [*four(step_seconds=0.05)[:3], SimulatedRank(3, step_seconds=0.12)]
+    assert not found(run(job_run(ranks, 60, edit=of_trainers)), "slow")
 
 
 def test_a_rank_whose_data_are_at_an_end_and_that_shadows_the_others_is_not_slow() -> None:
