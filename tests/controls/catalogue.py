@@ -86,6 +86,9 @@ GLOO_ALONE = {
         "workers_send_gradients_to_a_server",
     ),
     "whose first message has no receiver yet stands": ("keeps_a_send_pending",),
+    "its kernels of two communicators stand where ranks begin them in different orders": (
+        "reductions_are_begun_in_another_order",
+    ),
 }
 REGISTER = ("situation", "one_rank_waits", "every_rank_waits", "stands", "hang")  # decorators of common.py
 STANDS_HERE = "# here"

@@ -95,7 +95,7 @@ def one_does_not_make_a_group_of_three() -> None:
     train(60)
 
 
-@hang(causes=("collective_mismatch",), culprits=())
+@hang(causes=("collective_mismatch",), culprits=(), by_nccl={"culprits": (2,)})
 def gathers_to_another_root() -> None:
     """Rank 2 gathers at itself, the others at rank 0: gloo gives each what it sent, and the roots lack a part."""
     train(WARM_UP)

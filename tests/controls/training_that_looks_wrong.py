@@ -35,8 +35,6 @@ def reductions_are_begun_in_another_order() -> None:
     """Two groups of all ranks, whose reductions are begun by hooks of gradients as these come, on each rank in another
     order, and waited for at the end: nobody is in anybody's way. Rank 1 begins its last one late."""
     groups = [dist.new_group(list(range(WORLD))) for _ in range(2)]
-    for group in groups:
-        dist.barrier(group)  # NCCL's communicator is made at a group's first call, by all of them at once
     train(WARM_UP)
     for number in range(40):
         works = []
