@@ -102,18 +102,20 @@ def test_a_job_whose_launcher_was_ended_is_over_whatever_that_launcher_raised_th
 
 
 def test_what_ray_passes_on_of_watchdogs_is_of_the_rank_that_the_whole_jobs_group_counts() -> None:
-    def passed_on(rank: int) -> str:
+    def passed_on(rank: int, seq: int = 970, job: str = "ActorModel") -> str:
         return (
-            f"(ActorModelRayActor pid={3940 + rank}, ip=10.0.0.4) [2026-12-24 23:47:14,381 E {3940 + rank} 4620] "
+            f"({job}RayActor pid={3940 + rank}, ip=10.0.0.4) [2026-12-24 23:47:14,381 E {3940 + rank} 4620] "
             "logging.cc:101: Unhandled exception: N3c1016DistBackendErrorE. what(): [PG ID 0 PG GUID 0(default_pg) "
             f"Rank {rank}] Process group watchdog thread terminated with exception: [Rank {rank}] Watchdog caught "
-            "collective operation timeout: WorkNCCL(SeqNum=970, OpType=_ALLGATHER_BASE, NumelIn=524288, "
+            f"collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=_ALLGATHER_BASE, NumelIn=524288, "
             "NumelOut=8388608, Timeout(ms)=7200000) ran for 7200017 milliseconds before timing out.\n"
         )
 
     found = verdict(passed_on(6) + passed_on(7) + passed_on(1))
     assert (found.cause, found.culprits, found.waiting) == ("undecided", (), "1,6-7")
     assert (found.operation, found.seq) == ("all_gather_into_tensor", 970)
+    several = "".join(map(passed_on, range(4))) + passed_on(5, 55, "CriticModel")
+    assert told(several) == ("undecided", ()), "ranks of two jobs, each with a group of that name"
 
 
 def test_ranks_of_which_nothing_is_told_are_named_as_what_is_missing_and_not_as_culprits() -> None:
