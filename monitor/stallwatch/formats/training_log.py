@@ -17,7 +17,7 @@ from stallwatch.formats.log_launcher import Summary, exit_of
 from stallwatch.formats.log_lines import MAXIMUM_LINE, cut_lines, outdented, refilled, uncut, whole_lines
 from stallwatch.formats.log_messages import Messages
 from stallwatch.formats.log_mismatch import sides_of
-from stallwatch.formats.log_owners import LineOwners
+from stallwatch.formats.log_owners import LineOwners, apart_by_actor
 from stallwatch.formats.log_pattern import Pattern
 from stallwatch.formats.log_patterns import PATTERNS
 from stallwatch.formats.log_prefix import (
@@ -202,6 +202,7 @@ class _Reading:
         self.summary.close()
         self.owners.take_communicators(self.events)
         told = [self.owners.named(event, self._writers.get(place, "")) for place, event in enumerate(self.events)]
+        told = apart_by_actor(told, self._writers)
         if self.owners.tasks_are_ranks():
             told = [replace(e, rank=e.ranks[0]) if _of_one_task(e) else e for e in told]
         else:

@@ -181,3 +181,11 @@ def test_the_state_that_slurm_lists_of_a_job_is_its_end(state: str, wanted: str)
 
 def test_a_line_that_begins_with_a_number_and_speaks_of_a_time_out_is_no_state_of_a_job() -> None:
     assert told("2026-11-28 21:00:00 WARNING TIMEOUT of the tracker, goes on\n" + STEPS) == ("undecided", ())
+
+
+def test_ranks_of_several_jobs_of_ray_whose_groups_have_one_name_are_not_compared() -> None:
+    actors = "".join(marked(timed_out("2.5", rank, 970), f"(ActorModelRayActor pid={rank + 40}) ") for rank in range(4))
+    critic = marked(timed_out("2.5", 5, 55), "(CriticModelRayActor pid=94) ")
+    assert told(actors + critic)[1] == ()
+    of_one = marked(timed_out("2.5", 5, 55), "(ActorModelRayActor pid=94) ")
+    assert told(actors + of_one) == ("collective_mismatch", (5,))
