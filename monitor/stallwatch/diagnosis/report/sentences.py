@@ -119,7 +119,8 @@ def _data_exhausted(verdict: Verdict, culprits: Culprits) -> str:
 def _group_order(verdict: Verdict, culprits: Culprits) -> str:
     if not culprits.ranks:
         circle = "some of them for each other in a circle over process groups"
-        return f"{_others_wait(verdict)}, {circle}: nothing tells which of them entered these in another order"
+        lead = f"{_others_wait(verdict)}, {circle}{_others_at(culprits)}"
+        return f"{lead}: nothing tells which of them entered these in another order"
     stands = culprits.doing(again=not culprits.single)
     if stands and culprits.first and culprits.first.place.gpu_sync:
         stands += culprits.call_site(", for a call made at ")

@@ -99,7 +99,8 @@ def exhausted(who: StepContext) -> list[NextStep]:
 def group_order(who: StepContext) -> list[NextStep]:
     """Steps for a cycle of waits over process groups."""
     stands, stood = (
-        who.place(who.process.frame).clause(f"; {who.name} {verb} at", with_pid=False) for verb in _STANDS_AT
+        who.place(who.process.frame).clause(f"; {who.name} {verb} at", with_pid=False) if who.rank is not None else ""
+        for verb in _STANDS_AT
     )
     order = "Let every rank use its process groups in the same order"
     return [
