@@ -8,6 +8,7 @@ from stallwatch.diagnosis.claim import (
     common_where,
     main_wait,
     named,
+    unrecorded_operation,
     waiting_facts,
 )
 from stallwatch.diagnosis.ends import end_of, exit_code
@@ -33,6 +34,7 @@ def waiting(analysis: Analysis) -> Saying:
             *activity_facts(analysis, moving),
         ),
         where=common_where(analysis, moving),
+        operation=None if wait else unrecorded_operation(analysis, moving),
     ).at(analysis, wait)
 
 

@@ -57,6 +57,24 @@ def test_nobody_is_named_where_there_is_no_one_other_place(stacks: tuple[tuple[C
     assert _judged(*stacks).culprits == ()
 
 
+def test_in_what_others_wait_for_one_that_moves_is_told_by_their_stacks() -> None:
+    """An engine that polls for requests, whose workers are in a broadcast: patience asks what it is."""
+    waits = [
+        Rank(rank, dumped=False, frames=_inside("broadcast", 10), wchan="futex_do_wait", backend="gloo").evidence()
+        for rank in (1, 2, 3)
+    ]
+    polls = Rank(0, dumped=False, frames=SLEEPS, state="R", wchan="", backend="gloo").evidence()
+    first, last = polls.stacks
+    elsewhere = tuple(
+        replace(thread, frames=(CodeFrame("next_request", "/srv/job/engine.py", 40), *thread.frames[1:]))
+        for thread in last.threads
+    )
+    polls = replace(polls, stacks=(first, replace(last, threads=elsewhere)))
+    verdict = judge(replace(evidence(world_size=4), looks=2, ranks=(polls, *waits))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.operation) == ("waiting", (0,), "broadcast")
+    assert "ranks 1-3 wait in broadcast" in verdict.summary
+
+
 def test_one_look_shows_no_standstill() -> None:
     assert _judged(REDUCES, GATHERS, REDUCES, REDUCES, looks=1).culprits == ()
 
