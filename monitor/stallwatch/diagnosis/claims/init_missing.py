@@ -284,10 +284,14 @@ def _group_order(
     ranks stand in the first call of a group, not in its making."""
     parts = {made: [rank for rank in given if given[rank] == made] for made in sorted(groups, key=_in_order)}
     makers, culprits = _few(parts)
+    counted = len({members for members, _ in parts}) == 1 and all(_made_by_members(name) for _, name in parts)
+    if counted:  # torch's names differ, not what the program asks for: who is in more groups has made more
+        culprits = tuple(makers)
     does = ("stands in the first call of", "stand in the first call of") if first_used else ("makes", "make")
     facts = tuple(Fact(f"{named(ranks)} {verb(ranks, *does)} {groups[made]}", "hooks") for made, ranks in parts.items())
     operation = (_connects if first_used else _makes)(analysis.case, makers[0])
     call, use = ("new_group", ", and use them in one order") if first_used else (operation, "")
+    apart = "; ".join(fact.fact for fact in facts)
     return Claim(
         cause="group_order",
         culprits=culprits,
@@ -296,8 +300,12 @@ def _group_order(
         where="collective" if first_used else "init",
         operation=operation,
         steps=(
-            f"Let every rank of the job call {call} for the same groups in the same order, members or not{use}: "
-            f"{'; '.join(fact.fact for fact in facts)}.",
+            "Let every rank of the job make this group, without use_local_synchronization, or let its members have "
+            "made equally many groups before it: torch names such a group by its ranks and by that number, "
+            f"and {apart}."
+            if counted
+            else f"Let every rank of the job call {call} for the same groups in the same order, members or not{use}: "
+            f"{apart}.",
         ),
     )
 
@@ -334,8 +342,17 @@ def _in_order(made: _Made) -> tuple[tuple[int, ...], str]:
     return made[0], made[1] or ""
 
 
+def _made_by_members(name: str | None) -> bool:
+    """Whether its members make a group by themselves (use_local_synchronization): torch names it by a hash of them and
+    of how many groups (2.13: how many that it is in) the rank made before, so that by one group of a part of them they
+    wait for each other for ever (live, torch 2.14.1, gloo). Others have a number, or their parent's name and more."""
+    return name is not None and not name.isdecimal() and set(name) <= set("0123456789abcdef")
+
+
 def _name(made: _Made) -> str:
-    return f", group number {made[1]} that it makes" if made[1] is not None and made[1].isdigit() else ""
+    if made[1] is None:
+        return ""
+    return f" by the name {made[1][:8]}" if _made_by_members(made[1]) else f", group number {made[1]} that it makes"
 
 
 def _at(case: Case, inside: list[int]) -> str:

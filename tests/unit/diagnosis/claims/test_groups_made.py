@@ -145,6 +145,23 @@ def test_groups_of_the_same_members_by_two_names_are_two(
         assert "rank 3 makes a group of ranks 0-3, group number 2 that it makes" in verdict.next_steps[0]
 
 
+def test_members_that_know_the_group_that_they_make_alone_by_two_hashes_are_all_alike() -> None:
+    """new_group(use_local_synchronization=True): torch's hash counts the groups that a rank made before, and rank 1 is
+    in one that the others are not in. None of them makes anything in another order (live, torch 2.14.1)."""
+    makers = [_inside(rank) for rank in (1, 2, 3)]
+    found = evidence(_went_on(0), *makers)
+    names = (None, "3b64ef6bdae4", "77e0aa01c5d2", "77e0aa01c5d2")
+    ranks = tuple(
+        _told_by_hook(rank, (1, 2, 3), name=name) if name else rank
+        for rank, name in zip(found.ranks, names, strict=True)
+    )
+    verdict = judge(msgspec.structs.replace(found, ranks=ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("group_order", (1, 2, 3))
+    assert "use_local_synchronization" in verdict.next_steps[0] and "same order" not in verdict.next_steps[0]
+    assert "rank 1 makes a group of ranks 1-3 by the name 3b64ef6b" in verdict.next_steps[0]
+    assert "train.py:60" in verdict.summary
+
+
 @pytest.mark.parametrize(
     ("names", "cause", "culprits"),
     [
