@@ -127,7 +127,8 @@ def _group_order(verdict: Verdict, culprits: Culprits) -> str:
     if culprits.single:
         rest = f", while {_wait_for(verdict, culprits)}" if verdict.waiting else ""
         order = "enters its process groups in another order than they do"
-        why = f"it {order}" if _is_certain(verdict) else f"consistent with a rank that {order}"
+        # Who has left a call of one group out stands in the next one's as who calls these in another order.
+        why = f"it {order}" if _is_certain(verdict) else f"consistent with a rank that left a call out, or {order}"
         return f"{stands or culprits.who() + ' waits'}{rest}: {why}"
     circle = "in a circle over process groups that they enter in different orders"
     return f"{_each_other(verdict, culprits)} {circle}{': ' + stands if stands else ''}"

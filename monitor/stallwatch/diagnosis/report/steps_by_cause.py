@@ -105,8 +105,8 @@ def group_order(who: StepContext) -> list[NextStep]:
     order = "Let every rank use its process groups in the same order"
     return [
         Step(f"{order}{stands}.", left=f"{order}{stood}."),
-        "Look for an operation that only some ranks start earlier: a metric, a .item() that waits for the GPU between "
-        "two groups, a background thread with collectives of its own.",
+        "Look for an operation that only some ranks start earlier, or leave out: a metric, a .item() that waits for "
+        "the GPU between two groups, a background thread with collectives of its own; a `continue`, an empty batch.",
         "Run the operations of a background thread in a process group of its own, and join it before the next step.",
         restart("Stop the job and start it from its last checkpoint: a circle of waits does not resolve itself."),
     ]

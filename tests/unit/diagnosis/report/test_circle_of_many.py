@@ -17,3 +17,20 @@ def test_two_halves_that_enter_their_groups_in_other_orders() -> None:
     assert "called at" in told.summary
     assert "train.py:51" in told.summary
     assert told.next_steps[0] == "Let every rank use its process groups in the same order."
+
+
+def test_who_left_a_call_of_one_group_out_is_not_told_to_have_called_in_another_order_alone() -> None:
+    """Both stand alike, in a call of the next group."""
+    pairs = (Group("1", "ep", (0, 1), 1), Group("2", "ep", (2, 3), 2))
+
+    def stands(rank: int, *last: Call) -> Rank:
+        pair = pairs[rank // 2]
+        steps = (Call(pair, "all_to_all", line=20), Call(_WORLD, line=30)) * 6
+        calls = (*steps, *last)
+        return Rank(rank, calls, len(calls) - 1)
+
+    exchange = [Call(pair, "all_to_all", line=20) for pair in pairs]
+    others = (stands(0, exchange[0], Call(_WORLD, line=30)), stands(1, exchange[0], Call(_WORLD, line=30)))
+    told = judge(evidence(*others, stands(2, Call(_WORLD, line=30)), stands(3, exchange[1]))).verdicts[0]
+    assert told.culprits == (2,)
+    assert "left a call out" in told.summary
