@@ -99,7 +99,9 @@ def test_a_rank_whose_torch_comes_later(tmp_path: Path, directory: Path) -> None
         stacks = request(program, 3, "stacks")
         assert any(frame["filename"].endswith("train.py") for frame in frames_in(stacks))
 
-        assert set(directory.glob("*.dump")) == {program.answer_path(3, part) for part in ("gloo", "scene")}
+        # A build with CUDA has NCCL's recorder, too, which tells of nothing here.
+        dumps = {path for path in directory.glob("*.dump") if not path.name.endswith(".nccl.dump")}
+        assert dumps == {program.answer_path(3, part) for part in ("gloo", "scene")}
         assert program.record().errors == 0
         status, _ = program.end()
     assert status == 0
