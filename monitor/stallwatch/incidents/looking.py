@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
 from stallwatch.detectors.job_facts import JobFacts
+from stallwatch.formats.rank_ranges import ranks_in
 from stallwatch.incidents import slowness
 from stallwatch.incidents.life import ENDS_TOGETHER_NS, Family, IncidentLife, begins_soon, died
 from stallwatch.incidents.messages import Action, CancelCapture, Captured, Judge, Judged, Note, Save, StartCapture
@@ -120,13 +121,20 @@ def with_what_is_sure_now(life: IncidentLife, at_ns: int, wall_ns: int, actions:
 def _stays_accused(life: IncidentLife, facts: JobFacts | None) -> bool:
     """Whether what was known and told is not unknown again by a look that accuses nobody: the job may be being torn
     down, or a rank no longer answers. Of a slow rank its symptom says when it is over; what is seen of the dead does
-    not show why they stood. Who stood, and left with exit code 0, stands no more, unless the job had failed before,
-    as of those who waited: a last save of a minute was told, as critical, while rank 0 exported alone."""
+    not show why they stood. Where one of them left with exit code 0, the culprit or who waited for it, that wait is
+    over, unless the job had failed before: a last save of a minute was told, as critical, while rank 0 exported alone,
+    and so was storage that stood before the last step."""
     if life.incident.severity != "none" or life.family == "slow":
         return True
-    culprits = life.incident.verdict.culprits if life.incident.verdict else ()
-    have_left = facts is not None and not facts.failed and bool(culprits) and set(culprits) <= set(facts.left)
-    return died(life.incident.findings) and not have_left
+    return died(life.incident.findings) and not _came_through(life.incident.verdict, facts)
+
+
+def _came_through(verdict: Verdict | None, facts: JobFacts | None) -> bool:
+    """Whether all whom it accuses, or one of those who waited for them, ended their program in order since."""
+    if verdict is None or facts is None or facts.failed:
+        return False
+    left, culprits = set(facts.left), set(verdict.culprits)
+    return (bool(culprits) and culprits <= left) or not left.isdisjoint(ranks_in(verdict.waiting))
 
 
 def _with_verdict(

@@ -303,13 +303,20 @@ def test_a_job_that_is_started_anew_under_its_name_does_not_move_again(oldest: i
     assert ("restarted" in over.resolution) is ended
 
 
-@pytest.mark.parametrize(("left", "told"), [((1, 2, 3), False), ((1, 2), True)])
-def test_who_stood_and_has_left_with_exit_code_0_stands_no_more(left: tuple[int, ...], told: bool) -> None:
-    """The last save took a minute; then all left but rank 0, which exports. It was told as critical."""
+@pytest.mark.parametrize(
+    ("left", "failed", "told"),
+    [((1, 2, 3), False, False), ((1,), False, False), ((1,), True, True), ((), False, True)],
+)
+def test_of_a_wait_that_one_left_with_exit_code_0_nobody_is_told(
+    left: tuple[int, ...], failed: bool, told: bool
+) -> None:
+    """The last save took a minute, or storage stood before the last step; then all left but rank 0, which exports. It
+    was told as critical."""
     story = Story()
     story.hang("not_entered", culprits=(3,), ends_by_itself="storage")
     alive = tuple(rank for rank in range(4) if rank not in left)
-    story.at(60, stall("confirmed"), finding("exit", resolvable=False), jobs=[facts(alive=alive, left=left)])
+    ends = facts(alive=alive, left=left, failed=failed)
+    story.at(60, stall("confirmed"), finding("exit", resolvable=False), jobs=[ends])
     story.second = 61
     story.at(61, *story.findings)
     story.looked()
