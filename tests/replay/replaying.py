@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch.config import Config
+from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.incidents.messages import Captured, Judged, StartCapture
 from stallwatch.model.incident import Incident
 from stallwatch.model.snapshot import NodeSnapshot
@@ -134,6 +135,9 @@ def judged(incident: Incident, moment: Moment) -> Report:
         "summary": cause,
         "where": where,
     }
+    if culprits:
+        others = {rank.rank for rank in moment.snapshot.ranks if rank.end is None} - {stretch.culprit}
+        body |= {"waiting": rank_ranges(others)}
     if stretch.doing == "queue":
         body |= {"waiting": _HERE}
     if stretch.culprit == ELSEWHERE:

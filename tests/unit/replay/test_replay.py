@@ -44,6 +44,22 @@ def test_nobody_is_told_of_a_rank_that_exports_when_the_others_have_left() -> No
     assert not played.told
 
 
+def test_nobody_is_told_of_storage_that_came_back_before_all_but_the_exporting_rank_left() -> None:
+    def job(rng: random.Random) -> Habits:
+        return long_events.draw(rng)._replace(ranks=2, world=2, step_seconds=0.5, exports_seconds=700.0)
+
+    def stands_at_the_end(rng: random.Random, job: Habits) -> Iterator[Stretch]:
+        for _ in range(120):
+            yield Stretch("step", job.step_seconds)
+        yield Stretch("storage", 35.0, "", 0)
+        while True:
+            yield Stretch("step", job.step_seconds)
+
+    played = play(moments_of(1, 0.026, job, stands_at_the_end))
+    assert [what for what, _ in played.events] == ["storage by one", "export"]
+    assert not played.told
+
+
 @pytest.mark.parametrize("seed", FAULTY_SEEDS)
 def test_a_fault_in_the_same_behaviour_is_told(seed: int) -> None:
     played = play(moments(seed, 0.7, with_fault=True))
