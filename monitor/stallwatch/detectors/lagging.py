@@ -10,8 +10,9 @@ from stallwatch.detectors.history import RankHistory
 LAG_LOOKS = 8
 _LAG_STEPS = 10
 # Of its peers' steps, to be of their kind at all: an evaluator that scores every thirtieth checkpoint counts something
-# else. Who was as fast as they and has become slower by whatever keeps its count.
+# else. Who was once as fast as they, over the looks that are kept, counts what they do, however slow it has become.
 _SAME_KIND = 0.25
+_AS_FAST = 0.75
 
 
 class Lagging(msgspec.Struct, frozen=True):
@@ -22,6 +23,9 @@ class Lagging(msgspec.Struct, frozen=True):
     lags: tuple[int, ...] = ()  # steps behind the median, newest last
     counted: tuple[bool, ...] = ()  # at the same looks: whether it has counted a step since the one before
     counts: bool = False  # and whether since the last of them
+    usual: tuple[int, ...] = ()  # at the same looks: the median's steps
+    began: tuple[int, int] = (0, 0)  # at its first look, its own steps and the median's: it may have begun later
+    was_as_fast: bool = False
     comparable: bool = True  # its steps are of the kind of its peers'
 
 
@@ -36,14 +40,34 @@ def lags_of(before: Sequence[Lagging], alive: Sequence[RankHistory]) -> tuple[La
         one = known.get((rank.sample.rank, pid)) or Lagging(rank.sample.rank, pid)
         counts = one.counts or rank.ticks.stepped
         if rank.readable and rank.heartbeat and rank.heartbeat.step is not None and not rank.phase:
-            usual = steps[len(steps) // 2]
-            lags = (*one.lags, usual - rank.heartbeat.step)[-LAG_LOOKS:]
-            comparable = rank.heartbeat.step >= _SAME_KIND * usual and len(rank.groups) == usual_groups
-            one = Lagging(one.rank, pid, lags, (*one.counted, counts)[-LAG_LOOKS:], comparable=comparable)
+            own, usual = rank.heartbeat.step, steps[len(steps) // 2]
+            one = _looked_at(one, own, usual, counts=counts, same_groups=len(rank.groups) == usual_groups)
         elif counts != one.counts:
             one = msgspec.structs.replace(one, counts=counts)
         lagging.append(one)
     return tuple(lagging)
+
+
+def _looked_at(before: Lagging, own: int, usual: int, *, counts: bool, same_groups: bool) -> Lagging:
+    """Given its own steps and the median's at this look, and whether it is in as many groups as its peers, return what
+    is known now."""
+    lags, medians = (*before.lags, usual - own)[-LAG_LOOKS:], (*before.usual, usual)[-LAG_LOOKS:]
+    began = before.began if before.lags else (own, usual)
+    passed = usual - medians[0]
+    lost = lags[-1] - lags[0]
+    as_fast = len(lags) == LAG_LOOKS and passed >= _LAG_STEPS and lost <= (1 - _AS_FAST) * passed
+    was_as_fast = before.was_as_fast or as_fast
+    same_kind = own >= _SAME_KIND * usual or own - began[0] >= _SAME_KIND * (usual - began[1])
+    return Lagging(
+        before.rank,
+        before.pid,
+        lags,
+        (*before.counted, counts)[-LAG_LOOKS:],
+        usual=medians,
+        began=began,
+        was_as_fast=was_as_fast,
+        comparable=was_as_fast or (same_kind and same_groups),
+    )
 
 
 def who_lags(lagging: Sequence[Lagging]) -> Lagging | None:

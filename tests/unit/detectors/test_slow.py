@@ -71,6 +71,33 @@ def test_who_is_no_member_of_its_peers_groups_does_not_fall_behind_them() -> Non
     assert not found(run(job_run(ranks, 60, edit=of_trainers)), "slow")
 
 
+def test_who_was_as_fast_falls_behind_for_as_long_as_it_is_slow() -> None:
+    """By its whole count it would be of another kind when the others have four times as many: the finding ended, and
+    its incident with it, while it was as slow as ever."""
+    calm = job_run(four(), 30)
+    slow = job_run([*four()[:3], *slower_since(30, [SimulatedRank(3)], 20)], 200)[len(calm) :]
+    seconds = [second for second, _ in found(run([*calm, *slow]), "slow")]
+    assert seconds == list(range(37, 201))
+
+
+def test_who_was_as_fast_is_compared_though_it_is_in_a_group_more() -> None:
+    """Rank 0 with a group of its own, for its logs or its checkpoints."""
+
+    def one_more(second: float, rank: RankSample) -> RankSample:
+        assert isinstance(rank.heartbeat, Known)
+        more = (GroupCounter("gloo", 7, 1, 1),) if rank.rank == 0 else ()
+        return with_beat(rank, groups=(*rank.heartbeat.value.groups, *more))
+
+    calm = job_run(four(), 30, edit=one_more)
+    slow = job_run([*slower_since(30, four()[:1], 1.6), *four()[1:]], 60, edit=one_more)[len(calm) :]
+    assert {finding.ranks for _, finding in found(run([*calm, *slow]), "slow")} == {(0,)}
+
+
+def test_who_was_started_again_is_compared_by_what_it_counts_since_then() -> None:
+    ranks = [*four(begins_at=-2000)[:3], SimulatedRank(3, step_seconds=0.08)]
+    assert {finding.ranks for _, finding in found(run(job_run(ranks, 30)), "slow")} == {(3,)}
+
+
 def test_a_rank_whose_data_are_at_an_end_and_that_shadows_the_others_is_not_slow() -> None:
     ranks = [SimulatedRank(0, stuck_at=15), *(SimulatedRank(rank) for rank in (1, 2, 3))]
     assert not found(run(job_run(ranks, 25)), "slow")
