@@ -5,8 +5,6 @@ from msgspec.structs import replace
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.calls import align
 from stallwatch.diagnosis.calls.align import Divergence
-from stallwatch.diagnosis.calls.programs import place_of
-from stallwatch.diagnosis.calls.sequences import SequenceBreak
 from stallwatch.diagnosis.came_through import came_through, came_through_facts, uncompared
 from stallwatch.diagnosis.claim import (
     Claim,
@@ -15,11 +13,13 @@ from stallwatch.diagnosis.claim import (
     named,
     waiting_facts,
 )
+from stallwatch.diagnosis.job.groups import key
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.who_differs import who_differs
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.summary import Call
-from stallwatch.model.verdict import Confidence, Fact, Mismatch, Rejected
+from stallwatch.model.verdict import Fact, Mismatch, Rejected
 
 
 def claim(analysis: Analysis) -> Saying:
@@ -31,7 +31,7 @@ def claim(analysis: Analysis) -> Saying:
         return None  # it began with a call before: one_call_off tells of it
     if divergence is None:
         return Rejected("collective_mismatch", "operation, size and dtype agree wherever members can be compared")
-    culprits, confidence = _who(analysis, divergence)
+    culprits, confidence = who_differs(analysis, divergence)
     if not culprits:
         return _parted(analysis, divergence)
     absent = {rank for rank, _ in analysis.roots.absent}
@@ -69,8 +69,23 @@ def claim(analysis: Analysis) -> Saying:
         operation=divergence.expected.operation,
         seq=divergence.seq,
         site=divergence.found.site,
-        paired=not divergence.open and bool(analysis.graph.waits),
+        paired=_since(analysis, divergence) if not divergence.open and analysis.graph.waits else "",
     )
+
+
+def _since(analysis: Analysis, divergence: Divergence) -> str:
+    """Of calls that did not fit and have completed: whether those after it fit, by one of either side."""
+    members = analysis.case.streams[divergence.group]
+    sides = (divergence.culprits, _others(analysis, divergence, divergence.culprits))
+    one, other = (next((members[rank] for rank in ranks if rank in members), None) for ranks in sides)
+    if one is None or other is None:
+        return "that completed"
+    last = min(one.stream.last_seq, other.stream.last_seq)
+    calls = [(one.call_at(seq), other.call_at(seq)) for seq in range(divergence.seq + 1, last + 1)]
+    fits = [key(mine) == key(theirs) for mine, theirs in calls if mine is not None and theirs is not None]
+    if not fits:
+        return "that completed"
+    return f"that completed, and the calls after it {'are alike' if all(fits) else 'do not fit'}"
 
 
 def _parted(analysis: Analysis, divergence: Divergence) -> Claim:
@@ -168,35 +183,6 @@ def _odd_shape(analysis: Analysis) -> Claim | None:
             site=found.site,
         )
     return None
-
-
-def _who(analysis: Analysis, divergence: Divergence) -> tuple[tuple[int, ...], Confidence]:
-    members = len(analysis.case.groups[divergence.group].ranks)
-    departed = tuple(d.rank for d in analysis.departures if d.rank in analysis.case.streams[divergence.group])
-    if divergence.decided_by == "threads":
-        return (), "likely"
-    if divergence.decided_by == "nothing":
-        called = {rank for _, ranks in divergence.parts for rank in ranks}
-        after = {left.rank for left in analysis.departures if _is_after(left, analysis, divergence)}
-        departed = tuple(rank for rank in departed if rank not in after)
-        return (departed, "likely") if departed and set(departed) < called else ((), "possible")
-    whole = divergence.voters == members
-    if divergence.decided_by == "majority":
-        return divergence.culprits, "certain" if whole and 3 * len(divergence.culprits) <= members else "likely"
-    left = divergence.decided_by in align.BY_NEW_LINES and departed and not set(departed) & set(divergence.culprits)
-    # Who has not voted yet would tell which of two halves is right: by what the two called before, either may be.
-    few = divergence.decided_by != "sisters" and not whole and 2 * len(divergence.culprits) >= divergence.voters
-    if left or few:
-        return (), "possible"  # another may have left what its peers do: in a first step all lines are new
-    sure = whole and divergence.decided_by not in ("start", "site", "slip")
-    return divergence.culprits, "likely" if sure else "possible"
-
-
-def _is_after(departure: SequenceBreak, analysis: Analysis, divergence: Divergence) -> bool:
-    """Whether a rank left its program only after the call under which the members differ: it tells nothing of that one,
-    and its peers, which had called something else there, are no measure of what it called next."""
-    place = place_of(analysis.case, departure.rank, divergence.group, divergence.seq)
-    return place is not None and departure.place > place
 
 
 def _reason(divergence: Divergence) -> str:

@@ -5,7 +5,7 @@ from signal import SIGABRT, SIGKILL
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.analysis import Analysis
-from stallwatch.diagnosis.came_through import came_through
+from stallwatch.diagnosis.came_through import came_through, may_have_come_through
 from stallwatch.diagnosis.claim import (
     Claim,
     Saying,
@@ -105,7 +105,8 @@ def claim(analysis: Analysis) -> Saying:
     after = _swept_after(analysis, classes, ends, culprits) if first == _KILLED else []
     if unnamed := _unnamed(analysis, ends, culprits, first) or _one_of_kills(analysis, ends, culprits, after):
         return unnamed
-    unsure = bool(after) or (first == _KILLED and may_be_cleared_away(analysis.case, culprits, ends))
+    unsure = bool(after) or (codes == {0} and may_have_come_through(analysis, gone))
+    unsure |= first == _KILLED and may_be_cleared_away(analysis.case, culprits, ends)
     facts = [Fact(sentence(rank, ends[rank]), seen_by(ends[rank])) for rank in culprits]
     victims = sorted(set(gone) - set(culprits))
     if victims:

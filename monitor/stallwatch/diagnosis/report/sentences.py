@@ -67,7 +67,7 @@ def _collective_mismatch(verdict: Verdict, culprits: Culprits) -> str:
     waits = f"; {_others_wait(verdict)} in vain in theirs{_others_at(culprits)}" if verdict.waiting else others
     if culprits.aside.paired:
         later = f"; {_others_wait(verdict)} in later calls{_others_at(culprits)}" if verdict.waiting else others
-        now, waits = f"; that completed, and the calls after it do not fit{now}", later
+        now, waits = f"; {culprits.aside.paired}{now}", later
     tail = now + waits + _hedge(verdict, culprits)
     if mismatch is None:
         return (

@@ -117,7 +117,7 @@ class SentenceExtras(NamedTuple):
     callers: tuple[tuple[int, str], ...] = ()  # of culprits that stand in a helper which the others are in: from where
     others_at: str = ""  # "called at …" or "standing at …": the line of those that wait in the operation of the verdict
     told: str = ""  # what a log says of the culprits
-    paired: bool = False  # what did not fit has completed, and the waits are in later calls
+    paired: str = ""  # what did not fit has completed, and the waits are in later calls: in words
     unnamed: str = ""  # what is known of a culprit whose rank is not
 
 

@@ -61,6 +61,46 @@ def test_calls_that_did_not_fit_in_another_group_are_another_matter() -> None:
     assert (told.cause, told.culprits) == ("rank_exited", (3,))
 
 
+def test_where_the_others_wait_in_the_middle_of_their_loop_who_left_it_is_named() -> None:
+    """Seventy-five calls after the one that did not fit, which all fit again, in one that they had made forty times."""
+    usual = [*_STEP * 40, _STEP[0]]
+    odd = [*usual[:5], _ODD, *usual[6:]]
+    left = Rank(3, dumped=False, state="Z", exit_code=0)
+    told = _verdict(_stands(0, usual), _stands(1, usual), _stands(2, odd), left)
+    assert (told.cause, told.culprits, told.confidence) == ("rank_exited", (3,), "likely")
+
+
+def test_who_is_no_member_of_the_group_in_which_calls_did_not_fit_has_left() -> None:
+    trio = type(_WORLD)("1", "metrics", (0, 1, 2), 1)
+    usual = [*_TRAINED[:5], Call(trio, "all_reduce", 8, line=40), *_TRAINED[5:], _END]
+    odd = [*_TRAINED[:5], Call(trio, "all_reduce", 9, line=40), *_TRAINED[5:], Call(trio, "all_reduce", 8, line=91)]
+    left = Rank(3, dumped=False, state="Z", exit_code=0)
+    told = _verdict(_stands(0, usual), _stands(1, usual), _stands(2, odd), left)
+    assert (told.cause, told.culprits) == ("rank_exited", (3,))
+
+
+def test_where_nothing_tells_whose_call_did_not_fit_the_end_is_not_excused_by_it() -> None:
+    usual, left = [*_TRAINED, _END], Rank(3, dumped=False, state="Z", exit_code=0)
+    told = _verdict(_stands(0, usual), _stands(1, _once_more()), Rank(2, dumped=False), left)
+    assert (told.cause, told.culprits, told.confidence) == ("rank_exited", (3,), "likely")
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (_once_more(), "that completed, and the calls after it are alike"),
+        ([*_TRAINED[:5], _ODD, *_TRAINED[5:]], "that completed, and the calls after it do not fit"),
+        (_once_more()[:6], "that completed;"),
+    ],
+    ids=["alike", "one off", "none known"],
+)
+def test_of_the_calls_after_one_that_completed_is_said_what_recorders_show(odd: list[Call], said: str) -> None:
+    usual = [*_TRAINED, _END]
+    told = _verdict(*(_stands(rank, usual) for rank in (0, 1, 3)), Rank(2, tuple(odd), min(len(odd), 12)))
+    assert (told.cause, told.culprits) == ("collective_mismatch", (2,))
+    assert said in told.summary
+
+
 def test_what_is_told_of_calls_that_completed_is_not_that_somebody_waits_in_them() -> None:
     usual = [*_TRAINED, _END]
     told = _verdict(*(_stands(rank, usual) for rank in (0, 1, 3)), _stands(2, _once_more()))
