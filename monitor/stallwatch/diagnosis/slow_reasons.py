@@ -31,7 +31,7 @@ class Reasons(NamedTuple):
     told: str = ""  # of the facts what a sentence says
     steps: tuple[NextStep, ...] = ()
     explained: bool = False  # something outside of its code slows it
-    peers_without_cpu: float = 0.0  # of the time in which their peers were ready to run and had no CPU
+    peers_without_cpu: float | None = None  # share of time in which their peers had no CPU to run on; None: not known
 
     @property
     def where(self) -> Where | None:
@@ -61,6 +61,7 @@ def slow_reasons(case: Case, slow: Sequence[int], cost: Slowness | None, gpus: M
     if spent is not None and spent.is_shared and not outside:
         found.append(_longer(who))
     steps = [step for say in found for step in say.steps]
+    shares = values(who.peers, lambda usage: usage.runnable_share)
     return Reasons(
         frame=_frame(who.mine, spent) if spent is not None else None,
         spent=spent,
@@ -70,7 +71,7 @@ def slow_reasons(case: Case, slow: Sequence[int], cost: Slowness | None, gpus: M
         told="; ".join(say.fact.fact for say in found if say.told),
         steps=tuple(steps),
         explained=outside,
-        peers_without_cpu=median(values(who.peers, lambda usage: usage.runnable_share) or [0.0]),
+        peers_without_cpu=median(shares) if shares else None,
     )
 
 

@@ -84,11 +84,13 @@ def _moved_seconds(analysis: Analysis, slow: Late, why: Reasons) -> float:
     """By how much the others have less to do in each step since these ranks are slow; 0.0: nothing that says so. A CPU
     that is not theirs alone makes their own time vary as work does: others' programs end, and all ranks are faster (a
     rank that slept 30 % longer among eight on three cores: its seven peers had 37 ms less, and nobody was told in
-    100 s). There the steps count in which least was in the way. What has moved from them they do as well: no line of
-    which they know nothing."""
+    100 s). There the steps count in which least was in the way; where nothing tells, these as well as most of them.
+    What has moved from them they do as well: no line of which they know nothing."""
     spent, step_seconds = why.spent, slow.slowness.step_seconds
     if spent is not None and spent.is_alone and spent.share >= OF_COST * slow.slowness.cost_seconds / step_seconds:
         return 0.0
+    if why.peers_without_cpu is None:
+        return min(slow.eased_seconds, slow.eased_at_best_seconds)
     others = max(len(analysis.case.evidence) - len(slow.ranks), 1)
     each = max(slow.eased_seconds, slow.eased_at_best_seconds) / others / step_seconds
     return slow.eased_at_best_seconds if why.peers_without_cpu >= OF_COST * each else slow.eased_seconds

@@ -64,9 +64,11 @@ def at_best(times: Sequence[int], few: int) -> tuple[float, float]:
 def eased_ns(calls: Sequence[Met], late: Sequence[int], since_ns: int, steps: int, of: Of = in_the_middle) -> float:
     """Given all calls of a group, oldest first, the ranks that come late since a moment, and how many steps there have
     been since, return by how much all others together have less to do in each step since then; 0.0 where that is not
-    clearly about what the late ones have more. `of`: by what of a rank's own times."""
+    clearly about what the late ones have more, in most steps as in those that count: who is late in four steps of five
+    has hardly more to do in its quickest. `of`: by what of a rank's own times."""
     before, since = _own_times(calls, 0, since_ns), _own_times(calls, since_ns, None)
     change: dict[int, float] = defaultdict(float)
+    usually: dict[int, float] = defaultdict(float)
     variance = 0.0
     for kind, ranks in since.items():
         earlier = before.get(kind, {})
@@ -79,8 +81,10 @@ def eased_ns(calls: Sequence[Met], late: Sequence[int], since_ns: int, steps: in
             few = min(len(times), len(earlier[rank]))
             (now, error), (then, of_then) = of(times, few), of(earlier[rank], few)
             change[rank] += each * (now - then)
+            usually[rank] += each * (median(times) - median(earlier[rank]))
             variance += 0.0 if rank in late else each**2 * (error**2 + of_then**2)
-    rise = max((change[rank] for rank in late if rank in change), default=0.0)
+    of_all = max(median([more for rank, more in usually.items() if rank not in late] or [0.0]), 0.0)  # a crowd's
+    rise = max((max(change[rank], usually[rank] - of_all) for rank in late if rank in change), default=0.0)
     eased = -sum(less for rank, less in change.items() if rank not in late)
     return eased if rise > 0 and eased >= max(_OF_THE_RISE * rise, _ERRORS * sqrt(variance)) else 0.0
 

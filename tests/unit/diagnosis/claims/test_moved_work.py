@@ -14,7 +14,7 @@ from tests.unit.diagnosis.job.test_time_spent import backward, line, load_batch,
 
 
 def moved(
-    peers_runnable: float,
+    peers_runnable: float | None,
     *,
     of_rank_3: int = -20_000_000,
     of_rank_2: Sequence[int] = (60_000_000,),
@@ -61,6 +61,13 @@ def test_work_that_has_moved_is_by_design_and_a_machine_that_has_become_less_bus
     assert "work has moved to rank 2" in moved(0.0).by_design
     assert "work has moved to rank 2" in moved(0.15).by_design
     assert moved(0.15, crowd=True).by_design == ""
+
+
+def test_where_it_is_not_known_whether_ranks_lack_a_cpu_both_must_tell_that_work_has_moved() -> None:
+    """Nothing known is not a CPU for each: a crowd that had ended kept a slow rank from being told."""
+    assert moved(None, crowd=True).by_design == ""
+    assert moved(None, seldom=True).by_design == ""
+    assert "work has moved to rank 2" in moved(None).by_design
 
 
 def test_where_nobody_lacks_a_cpu_most_steps_tell_and_not_the_quickest() -> None:

@@ -93,3 +93,19 @@ def test_the_steps_in_which_least_was_in_the_way_know_nothing_of_a_crowd(
     waits = (crowd[0] * _MS, crowd[1] * _MS)
     assert (eased(change, steps=120, since=60, crowd=waits) > 0) == by_the_middle
     assert (eased(change, steps=120, since=60, crowd=waits, of=at_best) > 0) == by_the_quickest
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_who_is_late_in_most_steps_has_more_to_do_though_not_in_its_quickest(draw: int) -> None:
+    """60 ms more in 85 steps of 100, in a crowd; the seven others have 2 ms of 200 less, as crowds ebb."""
+    by_chance, began, calls, since_ns = random.Random(draw), _STEP, [], 0
+    for step in range(160):
+        is_since = step >= 80
+        since_ns = began if step == 80 else since_ns
+        own = [_STEP + int(abs(by_chance.gauss(0, 5 * _MS))) for _ in range(8)]
+        own = [one + 30 * _MS * (by_chance.random() < 0.6) for one in own]
+        more = [60 * _MS * (by_chance.random() < 0.85) if rank == 2 else -2 * _MS for rank in range(8)]
+        at = {rank: began + one + is_since * more[rank] for rank, one in enumerate(own)}
+        calls.append(Met("gradients", at))
+        began = max(at.values())
+    assert eased_ns(calls, (2,), since_ns, 80, at_best) == 0.0
