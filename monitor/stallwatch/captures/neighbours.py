@@ -12,7 +12,7 @@ from stallwatch.node.procfs import TICKS_PER_SECOND, ProcessDirectory, Stat, par
 
 _MOST_PROCESSES = 20_000
 _MOST_THREADS = 512
-_MOST_NAMED = 3
+_MOST_NAMED = 3  # of what is the rank's own, and as many others: its workers are busier than who disturbs it
 _LEAST_OF_ALL = 0.1  # of a CPU, of what is named
 _LEAST_OF_ONE = 0.01  # of a CPU, of what is counted in that
 _TICK_SECONDS = 1.0 / TICKS_PER_SECOND
@@ -90,8 +90,14 @@ def neighbours(
     for one in threads:
         groups[_Kin("thread", own.rank if own else None), one.command, 0].append(one)
     found = [_together(kin, members) for (kin, _, _), members in groups.items()]
-    found = [one for one in found if one.cpu_share >= _LEAST_OF_ALL]
-    return tuple(sorted(found, key=lambda one: (-one.cpu_share, one.pid))[:_MOST_NAMED])
+    found = sorted((one for one in found if one.cpu_share >= _LEAST_OF_ALL), key=_busiest_first)
+    of_own = [one for one in found if own is not None and one.is_of((own.rank,))]
+    others = [one for one in found if one not in of_own]
+    return tuple(sorted((*of_own[:_MOST_NAMED], *others[:_MOST_NAMED]), key=_busiest_first))
+
+
+def _busiest_first(one: Neighbour) -> tuple[float, int]:
+    return -one.cpu_share, one.pid
 
 
 def _together(kin: _Kin, members: Sequence[Ran]) -> Neighbour:

@@ -1,12 +1,14 @@
 """Who runs on the CPUs of slow ranks beside them, in words, and what to do about each kind of them."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from stallwatch.diagnosis.step import NextStep, of_the_living
 from stallwatch.model.evidence import Neighbour, RankEvidence
 
 _MOST_NAMED = 2
+_AS_MUCH = 1.25  # times what its peers have of a kind: by chance
 
 
 class Sharers(NamedTuple):
@@ -36,17 +38,48 @@ class Sharers(NamedTuple):
 
 def sharers(slow: Sequence[RankEvidence], ranks: Mapping[int, RankEvidence]) -> Sharers:
     """Given the slow ranks, and all of their job, return who ran on the slow ones' CPUs while they were last looked
-    at."""
+    at. Of what is their own that is left out which their peers have as well: it is not why they are slower."""
     by_pid = {rank.pid: rank.rank for rank in ranks.values() if rank.pid is not None}
     mine = {rank.rank for rank in slow}
-    found = {(one.pid, one.kin): one for rank in slow if rank.usages for one in rank.usages[-1].beside}
-    named = sorted(found.values(), key=lambda one: (-one.cpu_share, one.pid))
+    peers = [rank for rank in ranks.values() if rank.rank not in mine and rank.usages]
     # Slow ranks that share one CPU are each other's neighbours.
-    shown = [_known(one, by_pid) for one in named][:_MOST_NAMED]
-    own = tuple(one.kin in ("child", "thread") and not one.training_job and one.rank in mine for one in shown)
+    found = {
+        (one.pid, one.kin): _known(one, by_pid)
+        for rank in slow
+        if rank.usages
+        for one in rank.usages[-1].beside
+        if not (one.is_of((rank.rank,)) and _is_usual(one, rank, peers))
+    }
+    named = sorted(found.values(), key=lambda one: (-one.cpu_share, one.pid))
+    first = next((one for one in named if not one.is_of(mine)), None)  # its own may be busier than who disturbs it
+    rest = [one for one in named if one is not first][: _MOST_NAMED - (first is not None)]
+    shown = [one for one in named if one is first or one in rest]
+    own = tuple(one.is_of(mine) for one in shown)
     its = "their" if len(mine) > 1 else "its"
     names = tuple(_name(one, its if is_own else "") for one, is_own in zip(shown, own, strict=True))
     return Sharers(tuple(shown), names, own)
+
+
+def _is_usual(one: Neighbour, rank: RankEvidence, peers: Sequence[RankEvidence]) -> bool:
+    """Whether ranks that are not slow, and may use no more CPUs, have as many of this kind and name, as busy."""
+    if not peers or median(map(_cpus, peers)) > _cpus(rank):
+        return False
+    (mine, many), theirs = _of_own(one, rank), [_of_own(one, peer) for peer in peers]
+    return mine <= _AS_MUCH * median(share for share, _ in theirs) and many <= median(count for _, count in theirs)
+
+
+def _cpus(rank: RankEvidence) -> int:
+    return len(rank.usages[-1].cpus or ())
+
+
+def _of_own(like: Neighbour, rank: RankEvidence) -> tuple[float, int]:
+    """What a rank's own of this kind and name take of a CPU, and how many these are."""
+    alike = [
+        one
+        for one in rank.usages[-1].beside
+        if one.is_of((rank.rank,)) and (one.kin, one.command) == (like.kin, like.command)
+    ]
+    return sum(one.cpu_share for one in alike), sum(one.many for one in alike)
 
 
 def _known(one: Neighbour, ranks: Mapping[int, int]) -> Neighbour:

@@ -1,5 +1,6 @@
 """Raw evidence of one incident after parsing, before thinking: what each tool said, normalised, nothing concluded."""
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -135,6 +136,10 @@ class Neighbour(msgspec.Struct, frozen=True):
     kin: Literal["rank", "child", "thread"] | None = None
     rank: int | None = None  # which that is
     training_job: str = ""  # of which job; "": of this one
+
+    def is_of(self, ranks: Collection[int]) -> bool:
+        """Whether one of these ranks of this job has started it, or it is a thread of one."""
+        return self.kin in ("child", "thread") and not self.training_job and self.rank in ranks
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -100,6 +100,12 @@ def test_the_busiest_three_are_named() -> None:
     assert [one.pid for one in beside({pid: pid / 100 for pid in stats}, stats)] == [84, 83, 82]
 
 
+def test_its_own_leave_room_for_others_however_busy_they_are() -> None:
+    stats = {pid: stat(pid, f"worker{pid}", parent=OWN) for pid in range(80, 84)} | {90: stat(90, "burn")}
+    found = beside({**dict.fromkeys(range(80, 84), 0.5), 90: 0.3}, stats, Ran(53, "python", 0.9))
+    assert [one.pid for one in found] == [53, 80, 81, 90]
+
+
 def test_processes_and_threads_are_read_and_who_is_gone_has_none(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.add(OWN, command="train")

@@ -92,3 +92,38 @@ def test_what_a_former_daemon_did_not_say_is_known_by_the_ranks_pid() -> None:
     pid = profiled_rank(1, (), QUIET).pid
     assert pid is not None
     assert of(rank(2, Neighbour(pid, "python", 0.5))).run == f"runs pid {pid} (rank 1, python, 50% of a CPU)"
+
+
+WORKERS, POOL = Neighbour(80, "pt_data_worker", 1.5, 8, "child", 2), Neighbour(53, "python", 1.2, 3, "thread", 2)
+
+
+def test_who_disturbs_it_is_named_beside_its_own_that_are_busier() -> None:
+    beside = of(rank(2, WORKERS, POOL, Neighbour(90, "burn", 0.9)))
+    assert beside.run.endswith("and pid 90 (burn, 90% of a CPU)")
+    assert "8 children of its own" in beside.run
+
+
+def test_what_its_peers_have_as_well_is_not_named() -> None:
+    """Each has eight workers and four threads for its four CPUs, and one of them a neighbour: it was told to have fewer
+    workers and threads, and no word of who took its CPUs."""
+
+    def as_its_own(number: int, *, workers: int = 8) -> RankEvidence:
+        own = (
+            Neighbour(180, "pt_data_worker", 1.8, workers, "child", number),
+            Neighbour(153, "python", 1.5, 3, "thread", number),
+        )
+        return rank(number, *own)
+
+    slow = rank(2, WORKERS, POOL, Neighbour(90, "burn", 0.9))
+    every = {one.rank: one for one in (as_its_own(0), as_its_own(1), slow)}
+    beside = sharers([slow], every)
+    assert beside.run == "runs pid 90 (burn, 90% of a CPU)"
+    assert "OMP_NUM_THREADS" not in told(beside)
+    fewer = {**every, 0: as_its_own(0, workers=2), 1: as_its_own(1, workers=2)}
+    assert "8 children of its own" in sharers([slow], fewer).run
+
+
+def test_on_fewer_cpus_than_its_peers_have_its_own_are_in_the_way() -> None:
+    slow = profiled_rank(2, (), msgspec.structs.replace(QUIET, cpus=(3,), beside=(WORKERS,)))
+    every = {number: rank(number, msgspec.structs.replace(WORKERS, pid=180, rank=number)) for number in (0, 1)}
+    assert "8 children of its own" in sharers([slow], {**every, 2: slow}).run
