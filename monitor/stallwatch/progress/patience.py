@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from stallwatch.clock import SECOND_NS
 from stallwatch.config import Config
+from stallwatch.formats.rank_ranges import ranks_in
 from stallwatch.model.incident import Severity
 from stallwatch.model.verdict import EndsByItself, Verdict
 from stallwatch.progress.kinds import patience_with
@@ -105,7 +106,7 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
     if not standstill.hooked and (kind == "request" or (kind in _IDLE and not verdict.waiting)):
         return Plan((), "without a hook an idle server looks the same")
     polls = kind == "compute" or (state == "waits" and kind in _POLLS)
-    if not standstill.hooked and polls and verdict.operation in _FROM_ONE:
+    if not standstill.hooked and polls and _may_be_an_engine(verdict):
         return Plan((), "without a hook an engine that polls for requests at full speed looks the same")
     if kind == "request" and not standstill.begun:
         return _of_start(standstill, config)  # as an idle server does, whose workers wait for it
@@ -120,6 +121,13 @@ def _of_verdict(standstill: Standstill, config: Config) -> Plan:
         return _of_start(standstill, config)
     open_ = _undecided_wait(standstill, config) if state == "undecided" else _moving(standstill, config)
     return Plan(((open_.until_ns, "warning"),), open_.why) if open_ else Plan((), "nothing shows that its ranks wait")
+
+
+def _may_be_an_engine(verdict: Verdict) -> bool:
+    """Whether others wait for what the first of all these ranks has to say: that is an engine's driver, one of several
+    engines perhaps. Where the first waits as well, who is awaited has not come to hear it, and trains."""
+    first = min((*verdict.culprits, *ranks_in(verdict.waiting)), default=None)
+    return verdict.operation in _FROM_ONE and first in verdict.culprits
 
 
 def _of_start(standstill: Standstill, config: Config) -> Plan:

@@ -182,8 +182,10 @@ def test_without_a_hook_an_idle_server_is_told_of_by_nobody() -> None:
 @pytest.mark.parametrize("operation", ["broadcast", "broadcast_object_list"])
 def test_without_a_hook_an_engine_that_polls_at_full_speed_is_told_of_by_nobody(operation: str) -> None:
     """Its workers wait in a broadcast for the next request, for hours. Who waits in a reduction trains."""
-    polls = {"operation": operation, "ends_by_itself": "compute"}
+    polls = {"operation": operation, "ends_by_itself": "compute", "culprits": (0,), "waiting": "1-3"}
     assert planned("not_entered", of_verdict=polls, hooked=False) == []
+    several = {**polls, "culprits": (0, 2), "waiting": "1,3"}  # engines, each of two ranks
+    assert planned("not_entered", of_verdict=several, hooked=False) == []
     for kind in (None, "timeout", "lock"):  # at the lock of its queue, say
         assert planned("waiting", of_verdict={**polls, "ends_by_itself": kind}, hooked=False) == []
     assert planned("not_entered", of_verdict=polls) != []
@@ -191,6 +193,15 @@ def test_without_a_hook_an_engine_that_polls_at_full_speed_is_told_of_by_nobody(
         assert planned(cause, of_verdict={**polls, "ends_by_itself": "storage"}, hooked=False) != []
     trains = {**polls, "operation": "all_reduce"}
     assert planned("not_entered", of_verdict=trains, hooked=False)[0] == (TELL.compute_seconds, "warning")
+
+
+@pytest.mark.parametrize("culprits", [(3,), (1, 2)])
+def test_who_has_not_come_to_a_broadcast_of_the_first_rank_is_no_engine(culprits: tuple[int, ...]) -> None:
+    """Lost in a loop on the CPU, before the buffers that rank 0 sends to all at each step: nobody was told, ever."""
+    waiting = ",".join(str(rank) for rank in range(4) if rank not in culprits)
+    lost = {"operation": "broadcast", "ends_by_itself": "compute", "culprits": culprits, "waiting": waiting}
+    assert planned("not_entered", of_verdict=lost, hooked=False)[0] == (TELL.compute_seconds, "warning")
+    assert planned("waiting", of_verdict=lost, hooked=False) != []
 
 
 def test_undecided_is_told_when_somebody_waits_or_evidence_lacks() -> None:
