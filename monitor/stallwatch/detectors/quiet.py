@@ -17,6 +17,8 @@ from stallwatch.detectors.exit import went_on
 from stallwatch.detectors.history import NodeHistory, RankHistory
 from stallwatch.detectors.suspicion import Suspicion, due_of, stage_of
 from stallwatch.model.finding import Finding
+from stallwatch.model.process import STOPPED
+from stallwatch.model.reading import known
 from stallwatch.model.snapshot import JobKey
 
 _ALONE_TIMES = 2  # the patience with one rank that works alone: it validates, saves, tokenises now and then
@@ -69,15 +71,17 @@ class QuietDetector:
 
     def _quiet(self, ranks: Sequence[RankHistory], at_ns: int) -> _Quiet | None:
         seconds = self._stall.quiet_seconds
-        known = [(rank.sample.rank, rank.outside) for rank in ranks if rank.outside is not None]
-        if len(known) < len(ranks):
+        seen = [(rank.sample.rank, rank.outside) for rank in ranks if rank.outside is not None]
+        if len(seen) < len(ranks):
             return None
-        since_ns = max(outside.standing_since_ns() for _, outside in known)
+        since_ns = max(outside.standing_since_ns() for _, outside in seen)
         if at_ns - since_ns >= seconds * SECOND_NS:
-            return _Quiet(tuple(sorted(rank for rank, _ in known)), since_ns, seconds, "no rank here")
+            return _Quiet(tuple(sorted(rank for rank, _ in seen)), since_ns, seconds, "no rank here")
+        if any(_is_stopped(rank) for rank in ranks):
+            return None  # who is held at its place neither works nor waits; another detector tells of it
         seconds *= _ALONE_TIMES
-        working = [(rank, since) for rank, outside in known if (since := outside.works_since_ns()) is not None]
-        others = [(rank, outside) for rank, outside in known if outside.works_since_ns() is None]
+        working = [(rank, since) for rank, outside in seen if (since := outside.works_since_ns()) is not None]
+        others = [(rank, outside) for rank, outside in seen if outside.works_since_ns() is None]
         if len(working) != 1 or not others:
             return None
         [(alone, since_ns)] = working
@@ -100,3 +104,8 @@ class QuietDetector:
             f"{(at_ns - quiet.since_ns) / SECOND_NS:.0f} s, nor has its GPU; nothing else is known of a job without "
             "stallwatch.attach()",
         )
+
+
+def _is_stopped(rank: RankHistory) -> bool:
+    process = known(rank.sample.process)
+    return process is not None and process.state in STOPPED

@@ -293,6 +293,16 @@ def test_its_age_is_counted_from_when_it_works_on() -> None:
     assert (findings[-1][1].since_ns - START_NS) / 1e9 == 56
 
 
+def test_who_is_stopped_does_not_work_on() -> None:
+    """'No rank here but rank 2, which works on, has computed', of one that a signal had stopped."""
+
+    def stopped(second: float, rank: int) -> dict[str, Any]:
+        held = {"state": "T", "main_thread_state": "T"} if rank == 2 and second > 40 else {}
+        return one_goes_on(30)(min(second, 30) if rank == 2 else second, rank) | held
+
+    assert not found(run(hookless(stopped, 150)), "quiet")
+
+
 def test_who_works_alone_before_collectives_were_seen_for_long_is_not_looked_at() -> None:
     """Rank 0 prepares the data for all, who have loaded and met in a barrier; nothing tells who waits for whom."""
     assert not found(run(hookless(one_goes_on(5), 150)), "quiet")
