@@ -16,6 +16,7 @@ from stallwatch.diagnosis.logs.blame import Blame, find_blame
 from stallwatch.diagnosis.waits.graph import Graph, Wait, build
 from stallwatch.diagnosis.waits.roots import Roots, absent_ranks, find_roots
 from stallwatch.diagnosis.waits.shared_locks import holders
+from stallwatch.diagnosis.waits.unrecorded import apart_from_one_call
 from stallwatch.model.gpu import Gpu
 
 # NVML's view of waiting and of not waiting, relative to the other ranks of the case; absolute watts say nothing.
@@ -86,7 +87,9 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _not_entered(self) -> list[int]:
-        return absent_ranks(self.case, self.graph, self.roots)
+        graph = self.graph
+        found = absent_ranks(self.case, graph, self.roots)
+        return found if found or graph.waits else apart_from_one_call(self.case, graph.unrecorded, graph.perhaps)
 
     @cached_property
     def divergence(self) -> Divergence | None:

@@ -74,3 +74,22 @@ def peers_by_hooks(case: Case, unrecorded: tuple[int, ...]) -> dict[int, int]:
         if other is None or other.rank != rank or ("send" in other.function) == sends:
             found[rank] = call.rank
     return found
+
+
+def apart_from_one_call(case: Case, unrecorded: tuple[int, ...], perhaps: tuple[int, ...]) -> list[int]:
+    """Given ranks that wait so, and those that stand still in a native call which may be such a wait, where nothing is
+    recorded: the one that is not in the call in which all others of the job stand; none where that is not so. Whatever
+    it waits for in its native call, no other rank is about to send it anything. A lock of C was told to be undecided,
+    after five minutes."""
+    if len(perhaps) != 1 or case.unobserved or {*unrecorded, *perhaps} != set(case.observed):
+        return []
+    others = [case.activity(rank) for rank in unrecorded]
+    if any(a.call.is_transfer or a.place.in_store_or_init or a.progress.moving is not False for a in others):
+        return []
+    calls = {(a.call.collective, a.place.frame) for a in others if a.call.in_collective}
+    (rank,) = perhaps
+    stack, evidence = case.activity(rank).place.stack, case.evidence.get(rank)
+    if len(calls) != 1 or len(others) != len([a for a in others if a.call.in_collective and a.place.frame]):
+        return []
+    told = bool(stack) and evidence is not None and source_text(evidence.sources, stack[0]) is not None
+    return [rank] if told else []  # a line that is not known may be a wait for the others' last call
