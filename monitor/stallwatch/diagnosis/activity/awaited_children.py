@@ -3,7 +3,7 @@ what these do. What others of them do (a tracker's service, a collector of metri
 
 from msgspec.structs import replace
 
-from stallwatch.diagnosis.activity.blocking_location import Circumstances, locate
+from stallwatch.diagnosis.activity.blocking_location import BlockingLocation, Circumstances, locate
 from stallwatch.diagnosis.activity.kernel_waits import kernel_wait, stored_at
 from stallwatch.diagnosis.activity.rank_activity import HelperChild, RankActivity
 from stallwatch.diagnosis.activity.threads import RankLook, ThreadLook, main_thread
@@ -61,7 +61,7 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
             gpu=False,
             hint=hint(source_text(sources, own[0])) if own else None,
         )
-        standing = locate(own, around)
+        standing = _before_its_program(own, look, around) or locate(own, around)
         frame = job_frame(own, sources)
         fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
         inside = bool(standing.in_collective)
@@ -71,6 +71,23 @@ def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine
         helpers = replace(activity.helpers, child=child_at_work)
         return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
     return activity
+
+
+_FORKS_A_PROGRAM = ("subprocess", "_execute_child")
+
+
+def _before_its_program(own: tuple[CodeFrame, ...], look: RankLook, around: Circumstances) -> BlockingLocation | None:
+    """Where a child stands that `subprocess` has forked and that has not come to its program: it has the stack of its
+    parent until then, and runs `preexec_fn` above it. None for any other."""
+    names = [(code_origin(frame.filename).module, function(frame.name)) for frame in own]
+    if _FORKS_A_PROGRAM not in names:
+        return None
+    depth = names.index(_FORKS_A_PROGRAM)
+    callers = own[depth + 1 :]
+    if not any(thread.frames[-len(callers) :] == callers for thread in look.threads if callers):
+        return None
+    standing = locate(own[:depth], around if depth else around._replace(hint=None))
+    return standing._replace(detail=f"{standing.detail} before its program, in `preexec_fn`,", waits_for_children=False)
 
 
 def _is_at_work(own: tuple[CodeFrame, ...]) -> bool:

@@ -10,6 +10,7 @@ from stallwatch.diagnosis.frames.meaning import (
     A_POOL,
     AT_A_NEIGHBOUR,
     ITS_LOADER,
+    LOOKS_UP_A_NAME,
     READ_BY_NOBODY,
     FrameMeaning,
     Role,
@@ -181,10 +182,14 @@ def _refined(
 
 def _weak(call: tuple[CodeFrame, ...]) -> FrameMeaning | None:
     """The outermost of the plain waits speaks best: Event.wait rather than the Condition.wait inside it. But what reads
-    files may do so over the network."""
+    files may do so over the network, and what talks to a server first looks up its name, for which no time-out of the
+    client counts."""
     plain = [(frame, found) for frame in reversed(call) if (found := meaning(frame)) and found.role not in STRONG_ROLES]
     if not plain:
         return None
+    named = next((inner for _, inner in plain if inner.detail == LOOKS_UP_A_NAME), None)
+    if named is not None:
+        return named
     frame, found = plain[0]
     if found.role == "filesystem":
         return next((inner for _, inner in plain if inner.role == "socket"), found)

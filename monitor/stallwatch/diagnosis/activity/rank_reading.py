@@ -41,6 +41,7 @@ from stallwatch.diagnosis.activity.threads import (
     main_thread,
     manages_processes,
     other_program,
+    reads_no_result,
     thread_look,
     uses_gpu,
 )
@@ -53,7 +54,7 @@ from stallwatch.diagnosis.frames.code_origin import (
     job_frame_index,
     source_text,
 )
-from stallwatch.diagnosis.frames.meaning import A_POOL
+from stallwatch.diagnosis.frames.meaning import A_POOL, NO_RESULT
 from stallwatch.diagnosis.logs.consequence import is_consequence
 from stallwatch.diagnosis.logs.log_reading import shares_its_log
 from stallwatch.diagnosis.recorder.new_operations import issuers, new_operations
@@ -118,6 +119,8 @@ def read_activity(rank: RankEvidence, trains_from: Entry | None = None) -> RankA
     before, now = chosen[-2:][0], chosen[-1]
     standing, gil_facts = _with_gil(now, seen)
     standing = in_a_team(before, now, without_a_turn(before, now, standing), gpu=gpu)
+    if standing.detail == A_POOL and reads_no_result(now.look.threads):
+        standing = standing._replace(detail=NO_RESULT, waits_for_children=False)
     polls = polls_a_child(now.thread.frames if now.thread else (), standing.detail, rank.sources)
     now = now._replace(standing=standing._replace(waits_for_children=standing.waits_for_children or polls))
     ident = ident_of(now.thread) if now.thread else ""

@@ -1,6 +1,7 @@
 """The looks at a rank side by side, and which thread of its process matters: the main one, or the one that does the
 training or blocks it; and whether its threads show that it has joined its job."""
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -237,6 +238,21 @@ _POOLS = (
 def manages_processes(threads: tuple[ThreadStack, ...]) -> bool:
     """Whether a thread is that of a pool of processes: who waits for a result may wait for one of its workers."""
     return any(_is_of_a_pool(thread) for thread in threads)
+
+
+_POOL = re.compile(r"(?:multiprocessing|multiprocess|billiard)\.pool")
+
+
+def reads_no_result(threads: tuple[ThreadStack, ...]) -> bool:
+    """Whether a pool of multiprocessing keeps its workers alive, and no thread reads what they give: one that cannot be
+    unpickled, an exception with a constructor of its own above all, has ended that thread. No result comes any more."""
+    names = {
+        function(frame.name)
+        for thread in threads
+        for frame in thread.frames
+        if _POOL.fullmatch(code_origin(frame.filename).module)
+    }
+    return "_handle_workers" in names and "_handle_results" not in names
 
 
 def _is_of_a_pool(thread: ThreadStack) -> bool:

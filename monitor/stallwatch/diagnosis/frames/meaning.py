@@ -82,9 +82,11 @@ def _rows(
 READ_BY_NOBODY = "is ending and waits until somebody reads what it has put into a queue of multiprocessing"
 ANY_PROCESS = "waits for another process"
 A_POOL = "waits for its pool of worker processes"
+NO_RESULT = "waits for its pool of worker processes, whose thread that reads their results has ended,"
 ITS_LOADER = "waits for its data loader"
 AT_A_QUEUE = "waits for a queue"
 AT_A_BUILD_LOCK = "waits for a build lock file of another process"
+LOOKS_UP_A_NAME = "looks up the name of a host"
 
 LIBRARY_ROWS: tuple[FrameRow, ...] = (
     # The end of a process
@@ -112,6 +114,7 @@ LIBRARY_ROWS: tuple[FrameRow, ...] = (
               r"multiprocessing\.(?:queues|connection|managers|pool|reduction)"),
     *standard("child", "waits for a child process", "subprocess", "pty",
               r"multiprocessing\.(?:process|popen_\w+|forkserver|resource_tracker|spawn)"),
+    *standard("socket", LOOKS_UP_A_NAME, ("socket", r"getaddrinfo|getfqdn|gethostby\w+|getnameinfo")),
     *standard("socket", "waits for the network",
               r"socket|ssl|http\.\w+|urllib\.\w+|smtplib|ftplib|imaplib|poplib|xmlrpc\.\w+"),
     *standard("socket", "waits in its asyncio event loop",

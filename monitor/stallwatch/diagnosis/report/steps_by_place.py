@@ -6,7 +6,7 @@ from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY
 from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.activity.thread_place import Place
-from stallwatch.diagnosis.frames.meaning import AT_A_BUILD_LOCK, AT_A_QUEUE
+from stallwatch.diagnosis.frames.meaning import AT_A_BUILD_LOCK, AT_A_QUEUE, LOOKS_UP_A_NAME
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
 from stallwatch.diagnosis.report.steps_by_wait import by_wait
 from stallwatch.diagnosis.report.text import format_location
@@ -106,7 +106,21 @@ def _busy_loop(at: Stuck) -> list[NextStep]:
     ]
 
 
+def _name(at: Stuck) -> list[NextStep]:
+    return [
+        of_the_living(
+            f"On {at.host} see whether its name servers answer: `cat /etc/resolv.conf`, `time getent hosts NAME` with "
+            f"the name that is asked for{at.place.clause('; the call is at')}."
+        ),
+        "No time-out of a client counts there: shorten the resolver's (`RES_OPTIONS='timeout:2 attempts:2'`, or "
+        "`options` in resolv.conf), keep names on the node (systemd-resolved, nscd), or write them into /etc/hosts.",
+        "Do not call out between two collectives on one rank only.",
+    ]
+
+
 def _socket(at: Stuck) -> list[NextStep]:
+    if at.activity and at.activity.place.detail == LOOKS_UP_A_NAME:
+        return _name(at)
     thread = at.activity.helpers.awaited if at.activity else None
     if thread:
         awaited = at.who.place(thread.frame)
@@ -118,12 +132,13 @@ def _socket(at: Stuck) -> list[NextStep]:
             "Put a time-out around what the loop awaits (`asyncio.wait_for`), and one into the call that the "
             "thread makes: a thread cannot be cancelled.",
             of_the_living(
-                f"If it is none of its executor's, see whom the loop talks to: `ss -tanp | grep pid={at.pid},`."
+                f"If it is none of its executor's, see whom the loop talks to: `ss -tuxanp | grep pid={at.pid},`."
             ),
         ]
     return [
         of_the_living(
-            f"On {at.host} see whom it talks to: `ss -tanp | grep pid={at.pid},`{at.place.clause('; the call is at')}."
+            f"On {at.host} see whom it talks to: `ss -tuxanp | grep pid={at.pid},`"
+            f"{at.place.clause('; the call is at')}."
         ),
         "Give that call a time-out, and do not make it between two collectives on one rank only.",
         "If it is an experiment tracker, start it in offline mode or before init_process_group.",
@@ -271,7 +286,7 @@ def _loader(at: Stuck) -> list[NextStep]:
             "Give what that code waits for (a queue, a download, a file) a time-out that raises, so that the rank "
             "fails instead of waiting for ever.",
             of_the_living(
-                f"Check storage and network of {at.host}: `dmesg -T | tail -50`, `ss -tanp | grep pid={at.pid},`."
+                f"Check storage and network of {at.host}: `dmesg -T | tail -50`, `ss -tuxanp | grep pid={at.pid},`."
             ),
         ]
     child = activity.helpers.child if activity else None

@@ -3,7 +3,7 @@ person."""
 
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.activity.doing import STARVES
-from stallwatch.diagnosis.frames.meaning import ANY_PROCESS
+from stallwatch.diagnosis.frames.meaning import ANY_PROCESS, NO_RESULT
 from stallwatch.diagnosis.report.step_context import Stuck
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import NextStep, Step, of_the_living
@@ -15,6 +15,8 @@ def by_wait(at: Stuck, activity: RankActivity) -> list[NextStep] | None:
     """Given what a rank does, return the steps that fit this very wait; None where `where` alone tells them."""
     if activity.helpers.stopped_child is not None:
         return _stopped(at, activity.helpers.stopped_child)
+    if activity.place.detail == NO_RESULT:
+        return _no_result(at)
     if activity.helpers.waits_for_children and activity.place.where in ("user_code", "lock"):
         return _child(at, activity)
     if "pipe" in activity.place.detail and activity.place.where == "filesystem":
@@ -63,8 +65,8 @@ def _child(at: Stuck, activity: RankActivity) -> list[NextStep]:
             shown = " ".join(str(child) for child in activity.helpers.child_pids[:_CHILDREN_SHOWN])
             see += f" They are {shown}."
     forked = (
-        "at a lock, it was forked while a thread held it: start it with spawn or forkserver. If it waits for a pipe, "
-        "nobody reads its output: use communicate() or a file."
+        "at a lock, it was forked while a thread held it: start it with spawn or forkserver, and subprocess without "
+        "`preexec_fn`. If it waits for a pipe, nobody reads its output: use communicate() or a file."
     )
     return [
         of_the_living(f"{see} The rank waits for it at {at.line}."),
@@ -74,6 +76,20 @@ def _child(at: Stuck, activity: RankActivity) -> list[NextStep]:
         of_the_living(
             f"Ending that child (`kill <pid>` on {at.host}) lets the rank go on or fail with an error that tells more."
         ),
+    ]
+
+
+def _no_result(at: Stuck) -> list[NextStep]:
+    return [
+        of_the_living(
+            f"Stop the job: no result comes any more, whatever the workers do; {at.name} waits at {at.line} for ever."
+        ),
+        "Read the rank's log from `Exception in thread` on, where `_handle_results` is in the traceback: most often an "
+        "exception of a worker could not be unpickled, because its constructor takes other arguments than it hands to "
+        "`Exception.__init__`.",
+        "Have workers raise what pickles (`raise RuntimeError(repr(error)) from None`), or use "
+        "concurrent.futures.ProcessPoolExecutor, which raises where multiprocessing's pool waits.",
+        "Give that wait a time-out (`pool.map_async(…).get(timeout=…)`), so that the rank fails instead.",
     ]
 
 
@@ -149,7 +165,7 @@ def _terminal(at: Stuck, waits_on: str) -> list[NextStep]:
 def _database(at: Stuck) -> list[NextStep]:
     return [
         of_the_living(
-            f"On {at.host} see which database: `ls -l /proc/{at.pid}/fd` for a file, `ss -tanp | grep pid={at.pid},` "
+            f"On {at.host} see which database: `ls -l /proc/{at.pid}/fd` for a file, `ss -tuxanp | grep pid={at.pid},` "
             f"for a server{at.place.clause('; the call is at')}."
         ),
         of_the_living(

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from stallwatch.diagnosis.activity import RankActivity, read_activity
+from stallwatch.diagnosis.frames.meaning import NO_RESULT
 from stallwatch.model.evidence import ChildProcess, ThreadState
 from tests.builders.rank_evidence import JOB, LOADER, PID, STEP, process, rank, stack, stacks, thread
 
@@ -80,3 +82,63 @@ def test_a_loader_waits_for_its_workers() -> None:
     assert child.pid == AWAITED, "the helper, too, is at a line of the job's own"
     nobody = {HELPER: (f"<module>@{JOB}:99",)}
     assert reading(LOADS, HELPER, wchan="do_poll", stacks_of=nobody).progress.moving is True, "no worker was seen"
+
+
+FORKED_BY = ("Popen.__init__@PY/subprocess.py:1026", "convert@JOB:7", *STEP)
+
+
+@pytest.mark.parametrize(
+    ("above", "said"),
+    [
+        ((), "waits for a lock or a result before its program, in `preexec_fn`,"),
+        (
+            ("Event.wait@PY/threading.py:629", "prepare@JOB:3"),
+            "waits for an event that another thread must set before its program, in `preexec_fn`,",
+        ),
+    ],
+)
+def test_a_child_that_has_not_come_to_its_program_says_what_it_does(above: tuple[str, ...], said: str) -> None:
+    """It was forked by `subprocess` and has its parent's stack: "waits for a child process" was said of it."""
+    mine = stack("Popen._execute_child@PY/subprocess.py:1950", *FORKED_BY)
+    its = stack(*above, "Popen._execute_child@PY/subprocess.py:1885", *FORKED_BY)
+    child = ChildProcess(AWAITED, "S", "python", 64, wchan="futex_do_wait", parent_pid=PID)
+
+    def child_of(frames: Any, its: Any) -> Any:
+        return read_activity(
+            rank(
+                stacks=(
+                    stacks(thread(frames)),
+                    stacks(replace(thread(its, tid=AWAITED), pid=AWAITED), source="stacks.child-802.json", pid=AWAITED),
+                ),
+                processes=(process("S", "anon_pipe_read", children=(child,)),),
+            )
+        ).helpers.child
+
+    assert child_of(mine, its).detail == said
+    assert child_of(mine, its).where == "lock"
+    assert "preexec_fn" not in child_of(stack("Popen._wait@PY/subprocess.py:1959", "wait@JOB:9"), its).detail, "its own"
+
+
+def test_a_pool_whose_thread_of_results_has_ended_gives_none() -> None:
+    """A worker's exception could not be unpickled there; no other thread waits for it, and nobody was told that."""
+    started = ("Thread.run@PY/threading.py:982", "Thread._bootstrap@PY/threading.py:1002")
+    keeps = stack("wait@PY/multiprocessing/connection.py:930",
+                  "Pool._handle_workers@PY/multiprocessing/pool.py:522", *started)  # fmt: skip
+    reads = stack("Connection._recv@PY/multiprocessing/connection.py:395",
+                  "Pool._handle_results@PY/multiprocessing/pool.py:579", *started)  # fmt: skip
+    frames = stack("Condition.wait@PY/threading.py:327", "ApplyResult.wait@PY/multiprocessing/pool.py:768",
+                   "Pool.map@PY/multiprocessing/pool.py:367", "tokenise@JOB:4", *STEP)  # fmt: skip
+
+    def of(*beside: Any) -> RankActivity:
+        others = [thread(its, name=f"Thread-{tid}", tid=tid) for tid, its in enumerate(beside, 701)]
+        return read_activity(
+            rank(
+                frames,
+                stacks=(stacks(thread(frames), *others),),
+                processes=(process("S", "futex_wait_queue", children=(ChildProcess(801, "R", "python", 64),)),),
+            )
+        )
+
+    assert of(keeps, reads).progress.ends_by_itself == of().progress.ends_by_itself == "child"
+    assert of(keeps).progress.ends_by_itself is None
+    assert of(keeps).place.detail == NO_RESULT

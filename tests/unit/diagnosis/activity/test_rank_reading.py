@@ -372,3 +372,12 @@ def test_a_rank_whose_control_group_is_frozen_is_stopped(state: str, wchan: str,
     look = process(state, "hrtimer_nanosleep", threads=(main, ThreadState(PID + 1, "pulse", state, 0, wchan)))
     activity = read_activity(msgspec.structs.replace(rank(stack(*STEP), state), processes=(look,)))
     assert (activity.process.frozen, activity.process.stopped) == (is_frozen, is_frozen)
+
+
+def test_a_name_that_is_looked_up_is_said_whoever_asks_for_it() -> None:
+    """A client's time-out does not count there, and nobody is talked to yet."""
+    looks_up = ("getaddrinfo@PY/socket.py:962", "create_connection@PY/socket.py:827")
+    urllib3 = "/v/lib/python3.11/site-packages/urllib3/connection.py"
+    for client in ((), ("HTTPConnection.connect@PY/http/client.py:941",), (f"new_connection@{urllib3}:200",)):
+        place = read_activity(rank(stack(*looks_up, *client, *STEP), "S", "do_sys_poll")).place
+        assert (place.where, place.detail) == ("socket", "looks up the name of a host")

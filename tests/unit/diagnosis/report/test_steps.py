@@ -9,6 +9,7 @@ import pytest
 from stallwatch.diagnosis import claims
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
+from stallwatch.diagnosis.frames.meaning import LOOKS_UP_A_NAME
 from stallwatch.diagnosis.report.steps import deadline, next_steps, safety
 from stallwatch.diagnosis.step import NextStep, text_of
 from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
@@ -257,3 +258,15 @@ def test_whether_the_job_may_be_ended_and_when_torch_ends_it(
 def test_a_rank_that_a_debugger_holds_is_continued_there() -> None:
     (step,) = steps("not_entered", 2, tracer_pid=99)
     assert "debugger (pid 99)" in step and "4711" in step
+
+
+def test_of_a_name_that_is_looked_up_the_name_servers_are_asked() -> None:
+    told = " ".join(steps("not_entered", 2, where="socket", detail=LOOKS_UP_A_NAME))
+    assert "resolv.conf" in told and "getent hosts" in told
+    assert "ss -" not in told, "it is connected to nobody yet"
+
+
+def test_whom_a_rank_talks_to_may_be_by_any_kind_of_socket() -> None:
+    """syslog's is one of the host's own, a metrics server's one of UDP: `ss -t` shows neither."""
+    (command,) = re.findall(r"`ss (-\w+)", steps("not_entered", 2, where="socket")[0])
+    assert set("tuxanp") <= set(command)
