@@ -148,20 +148,19 @@ class LineOwners:
 
 
 _ACTOR: Final = re.compile(r"\((?P<actor>[\w.<>-]+) pid=")
-_OF_GROUPS: Final = ("collective_timeout", "collective_broke", "group_status")
+_NUMBER: Final = re.compile(r"\d+")
 
 
 def apart_by_actor(events: list[LogEvent], writers: Mapping[int, str]) -> list[LogEvent]:
     """Given events and by place what a launcher put before their lines, tell groups of one name apart that actors of
     several classes of Ray print: an actor's model, its critic and its reference are jobs of their own, each with ranks
-    from 0 and a group that is called default_pg."""
-    found = {place: _ACTOR.search(writers.get(place, "")) for place, e in enumerate(events) if e.kind in _OF_GROUPS}
-    actors = {place: match["actor"] for place, match in found.items() if match}
+    from 0 and a group that is called default_pg. Names that differ by a number are of one class: an actor may name
+    itself by its rank ("Trainer-3"), and vLLM's workers do."""
+    found = {place: _ACTOR.search(writers.get(place, "")) for place, e in enumerate(events) if e.group is not None}
+    actors = {place: _NUMBER.sub("", match["actor"]) for place, match in found.items() if match}
     if len(set(actors.values())) < 2:
         return events
     return [
-        replace(event, group_id=f"{actors[place]} {event.group_id or ''}")
-        if place in actors and event.group is not None
-        else event
+        replace(event, group_id=f"{actors[place]} {event.group_id or ''}") if place in actors else event
         for place, event in enumerate(events)
     ]

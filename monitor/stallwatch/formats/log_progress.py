@@ -81,13 +81,14 @@ class LogProgress:
         return self._steps[-_STEPS_AFTER][0] if len(self._steps) >= _STEPS_AFTER else 0
 
     def began_again(self, events: Sequence[LogEvent]) -> list[LogEvent]:
-        """Given a log's events, return the last step as an event where ranks make steps after their agent had seen one
-        fail, and had not given up: it started them again, whether or not it says so (torchrun does at INFO)."""
+        """Given a log's events, return the steps that show it as an event, where ranks make steps after their agent had
+        seen one fail, and had not given up: it started them again, whether or not it says so (torchrun does at INFO).
+        What is told within these steps may have ended the ranks: the last of them stood in a buffer then."""
         failed = max((e.line for e in events if e.kind == "restarting" or "failed (exitcode:" in e.text), default=None)
         gave_up = max((e.line for e in events if e.kind == "launcher_failure" or _GAVE_UP in e.text), default=0)
         if failed is None or gave_up > failed or self.went_on_at < failed:
             return []
-        return [LogEvent("steps_again", f"step {self._step}", self._steps[-1][0], secondary=True)]
+        return [LogEvent("steps_again", f"steps to {self._step}", self.went_on_at, secondary=True)]
 
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each

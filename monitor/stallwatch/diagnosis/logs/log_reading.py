@@ -184,7 +184,8 @@ def shares_its_log(rank: RankEvidence) -> bool:
 def _by_group_rank(events: list[LogEvent]) -> list[LogEvent]:
     """torch before 2.2 writes only "[Rank 1]", which counts within the group: the whole job's, where nothing else is
     told and no rank waits in two places. What is thrown later, and passed on by Ray, has no mark either, and names the
-    group that each of Ray's several jobs calls so: of one job where all of it is one wait."""
+    group that each of Ray's several jobs calls so: of one job where its actors are of one class, and all of it is one
+    wait."""
     unmarked = [
         event
         for event in events
@@ -196,7 +197,8 @@ def _by_group_rank(events: list[LogEvent]) -> list[LogEvent]:
         if event.kind == "collective_timeout":
             places[event.group_rank].add((event.seq, event.operation))
     named = {place for event in unmarked if event.group is not None for place in places.get(event.group_rank, ())}
-    if marked or any(len(found) > 1 for found in places.values()) or len(named) > 1:
+    jobs = {event.group_id for event in unmarked if event.group is not None}
+    if marked or any(len(found) > 1 for found in places.values()) or len(named) > 1 or len(jobs) > 1:
         return events
     known = {id(event) for event in unmarked}
     return [msgspec.structs.replace(event, rank=event.group_rank) if id(event) in known else event for event in events]

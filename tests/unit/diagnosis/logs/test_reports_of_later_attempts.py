@@ -42,6 +42,18 @@ def test_of_an_attempt_that_fails_after_such_steps_only_that_ones_failure_is_tol
     assert told(FAILED + AGAIN + STEPS + later.replace("21:20:00", "21:29:00")) == ("rank_exited", (5,))
 
 
+@pytest.mark.parametrize(("end", "wanted"), [
+    ("mpirun noticed that process rank 5 with PID 99 on node n4 exited on signal 9 (Killed).\n", (5,)),
+    ("[rank: 5] Child process with PID 218 terminated with code 1. Forcefully terminating all others\n", (5,)),
+    ("ERROR 11-28 21:29:00 [multiproc_executor.py:140] Worker proc VllmWorker-5 died unexpectedly.\n", (5,)),
+    ("/job/run.sh: line 7:  2233 Segmentation fault      (core dumped) python train.py\n", ()),
+])  # fmt: skip
+def test_an_end_after_such_steps_is_told_where_one_more_stood_in_a_buffer_then(
+    end: str, wanted: tuple[int, ...]
+) -> None:
+    assert told(FAILED + AGAIN + STEPS + end + "step 170 | loss 2.0\n") == ("rank_exited", wanted)
+
+
 def test_what_looks_like_an_error_and_has_enough_steps_behind_it_is_not_what_a_log_tells_first() -> None:
     retry = "tracker: Network error (ConnectionError), entering retry loop.\n"
     found = verdict(retry + STEPS)
@@ -116,6 +128,11 @@ def test_what_ray_passes_on_of_watchdogs_is_of_the_rank_that_the_whole_jobs_grou
     assert (found.operation, found.seq) == ("all_gather_into_tensor", 970)
     several = "".join(map(passed_on, range(4))) + passed_on(5, 55, "CriticModel")
     assert told(several) == ("undecided", ()), "ranks of two jobs, each with a group of that name"
+    timed = passed_on(1, job="CriticModel")
+    broke = f"{timed[: timed.index('[Rank 1] Watchdog')]}CUDA error: an illegal memory access was encountered\n"
+    of_two = "".join(map(passed_on, range(4))) + broke
+    assert told(of_two) == ("rank_raised", ()), "the critic's rank 1 did not wait with the actor's"
+    assert told(of_two.replace("Critic", "Actor").replace(passed_on(1), "")) == ("rank_raised", (1,))
 
 
 def test_ranks_of_which_nothing_is_told_are_named_as_what_is_missing_and_not_as_culprits() -> None:
@@ -189,3 +206,10 @@ def test_ranks_of_several_jobs_of_ray_whose_groups_have_one_name_are_not_compare
     assert told(actors + critic)[1] == ()
     of_one = marked(timed_out("2.5", 5, 55), "(ActorModelRayActor pid=94) ")
     assert told(actors + of_one) == ("collective_mismatch", (5,))
+
+
+@pytest.mark.parametrize("mark", ["(Trainer-{0} pid=4{0}) ", "(rank_{0} pid=4{0}, ip=10.0.0.4) ", "(Worker_TP{0} pid=4{0}) "])
+def test_actors_of_one_job_that_are_named_by_their_ranks_are_compared(mark: str) -> None:
+    calls = ("ALLREDUCE", "ALLREDUCE", "ALLREDUCE", "BROADCAST")
+    waits = "".join(marked(timed_out("2.5", rank, 970, call), mark.format(rank)) for rank, call in enumerate(calls))
+    assert told(waits) == ("collective_mismatch", (3,))
