@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from stallwatch.formats.log_job_states import JobStates
 from stallwatch.formats.log_prefix import Line
 from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
@@ -44,6 +45,7 @@ class LineOwners:
             dict
         )  # host, as far as lines tell it: rank by local rank
         self._locals: list[int] = []
+        self._job_states = JobStates()
 
     @property
     def nodes(self) -> int:
@@ -54,6 +56,7 @@ class LineOwners:
         """Take what a line tells of hosts, pids and ranks."""
         if line.host:
             self._hosts.add(line.host.partition(".")[0] if not line.host[0].isdigit() else line.host)
+        self._job_states.feed(line.text)
         self.by_local_rank = self.by_local_rank or line.local_rank is not None
         if "node" in line.text or "_ranks=[" in line.text or "group_world_size" in line.text:
             self._take_nodes(line)
@@ -126,6 +129,10 @@ class LineOwners:
         if told is None and len(self._of_local) == 1 and not event.host:
             told = next(iter(self._of_local.values()))
         return told.get(event.local_rank) if told and event.local_rank is not None else None
+
+    def of_one_job(self, events: Sequence[LogEvent]) -> Sequence[LogEvent]:
+        """Given events, return them without what is told of jobs of which this log may not be."""
+        return self._job_states.of_one_job(events)
 
     def tasks_are_ranks(self) -> bool:
         """Whether the numbers of srun's own messages are ranks: no agent of torchrun wrote here."""

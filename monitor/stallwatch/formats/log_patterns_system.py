@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from stallwatch.formats.log_job_states import STATE_OF_A_JOB
 from stallwatch.formats.log_pattern import pattern
 from stallwatch.model.launchers import MODULES, MPI_PROGRAMS, PROGRAMS
 
@@ -12,9 +13,6 @@ _LAUNCHERS_COMMAND: Final = (
     rf"['\"]?\[?['\"]?(?:[^\s'\",]*/)?(?:python[\d.]*{_WORDS_END}(?:-\w{_WORDS_END}){{0,4}}(?:[^\s'\",]*/)?)?"
     rf"(?:{'|'.join(map(re.escape, ('deepspeed', 'accelerate', 'torchrun', *MODULES)))})(?=['\" ])"
 )
-
-# A job's state as sacct lists it with its exit code behind, and as scontrol and seff tell it.
-_STATE: Final = r"(?:^\d+\S*\s(?=.*\s\d+:\d+\s*$).*\s|\b(?:Job)?State(?:=|: ))"
 
 SYSTEM_PATTERNS: Final = (
     # Agents of torchrun and DeepSpeed about a process that ended.
@@ -265,9 +263,9 @@ SYSTEM_PATTERNS: Final = (
     pattern(
         "memory_killed", "Out Of Memory", r"srun: error: (?P<host>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Out Of Memory"
     ),
-    pattern("memory_killed", "OUT_OF_ME", rf"{_STATE}OUT_OF_ME(?:MORY\b|\+)"),
-    pattern("node_failed", "NODE_FAIL", rf"{_STATE}NODE_FAIL\b"),
-    *(pattern("cancelled", word, rf"{_STATE}(?P<message>{word})\b") for word in ("TIMEOUT", "PREEMPTED")),
+    pattern("memory_killed", "OUT_OF_ME", rf"{STATE_OF_A_JOB}OUT_OF_ME(?:MORY\b|\+)"),
+    pattern("node_failed", "NODE_FAIL", rf"{STATE_OF_A_JOB}NODE_FAIL\b"),
+    *(pattern("cancelled", word, rf"{STATE_OF_A_JOB}(?P<message>{word})\b") for word in ("TIMEOUT", "PREEMPTED")),
     pattern("memory_killed", "memory limit", r"Exceeded (?:job|step) memory limit"),
     pattern("memory_killed", "TERM_MEMLIMIT", r"TERM_MEMLIMIT"),
     pattern("memory_killed", "PBS: job killed", r"PBS: job killed: (?P<message>v?mem .*)"),

@@ -216,7 +216,7 @@ class _Reading:
             for place, event in enumerate(told)
         ]
         told = [replace(e, before=self._head.before) if e.kind in WATCHDOGS_WORDS else e for e in told]
-        return sorted((*told, *self.summary.events), key=lambda event: event.line)
+        return sorted((*self.owners.of_one_job(told), *self.summary.events), key=lambda event: event.line)
 
     @property
     def went_on_at(self) -> int:

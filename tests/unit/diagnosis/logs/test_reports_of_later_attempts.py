@@ -5,7 +5,7 @@ import pytest
 
 from stallwatch.diagnosis import judge
 from stallwatch.formats.training_log import parse
-from tests.builders.texts import AGENT, RAISED, marked, of_logs, ranked, timed_out, told, verdict
+from tests.builders.texts import AGENT, RAISED, dump_signal, marked, of_logs, ranked, timed_out, told, verdict
 
 SUMMARY = (
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
@@ -200,6 +200,35 @@ def test_a_line_that_begins_with_a_number_and_speaks_of_a_time_out_is_no_state_o
     assert told("2026-11-28 21:00:00 WARNING TIMEOUT of the tracker, goes on\n" + STEPS) == ("undecided", ())
 
 
+SACCT = "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode\n"
+
+
+@pytest.mark.parametrize("line", [
+    "3 hosts: 2 in TIMEOUT since 10:30\n", "tracker State: TIMEOUT, reconnecting\n",
+    "INFO peer n4 State=TIMEOUT retry\n", "12 PREEMPTED leases of the store renewed at 10:30\n",
+])  # fmt: skip
+def test_what_else_is_in_a_state_is_no_job_of_slurm(line: str) -> None:
+    assert told(line + STEPS) == ("undecided", ())
+
+
+@pytest.mark.parametrize("line", [
+    "91234_7      train   gpu   acct   128 OUT_OF_ME+  0:125\n", "91234.batch  batch  acct  128  OUT_OF_ME+  0:125\n",
+    "91234+1   train   OUT_OF_MEMORY   1-02:00:11   0:125\n", "State: OUT_OF_MEMORY (exit code 0)\n",
+])  # fmt: skip
+def test_forms_in_which_slurm_tells_a_state(line: str) -> None:
+    assert told(line) == ("rank_exited", ())
+
+
+def test_of_a_listing_of_several_jobs_no_state_is_the_end_of_the_one_that_the_logs_are_of() -> None:
+    listed = [f"9123{job}      train    gpu       acct        128 {state}\n" for job, state in enumerate(
+        ("OUT_OF_ME+    0:125", "NODE_FAIL      1:0", "RUNNING      0:0")
+    )]  # fmt: skip
+    waits = "".join(timed_out("2.5", rank, 50) for rank in (0, 1, 3)) + dump_signal("2.5", 2, 49)
+    assert told(SACCT + "".join(listed), waits) == ("not_entered", (2,))
+    steps = listed[0] + "91230.batch  batch      acct        128 OUT_OF_ME+    0:125\n"
+    assert told(SACCT + steps, waits)[0] == "rank_exited", "one job's steps"
+
+
 def test_ranks_of_several_jobs_of_ray_whose_groups_have_one_name_are_not_compared() -> None:
     actors = "".join(marked(timed_out("2.5", rank, 970), f"(ActorModelRayActor pid={rank + 40}) ") for rank in range(4))
     critic = marked(timed_out("2.5", 5, 55), "(CriticModelRayActor pid=94) ")
@@ -208,7 +237,9 @@ def test_ranks_of_several_jobs_of_ray_whose_groups_have_one_name_are_not_compare
     assert told(actors + of_one) == ("collective_mismatch", (5,))
 
 
-@pytest.mark.parametrize("mark", ["(Trainer-{0} pid=4{0}) ", "(rank_{0} pid=4{0}, ip=10.0.0.4) ", "(Worker_TP{0} pid=4{0}) "])
+@pytest.mark.parametrize(
+    "mark", ["(Trainer-{0} pid=4{0}) ", "(rank_{0} pid=4{0}, ip=10.0.0.4) ", "(Worker_TP{0} pid=4{0}) "]
+)
 def test_actors_of_one_job_that_are_named_by_their_ranks_are_compared(mark: str) -> None:
     calls = ("ALLREDUCE", "ALLREDUCE", "ALLREDUCE", "BROADCAST")
     waits = "".join(marked(timed_out("2.5", rank, 970, call), mark.format(rank)) for rank, call in enumerate(calls))
