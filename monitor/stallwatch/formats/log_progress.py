@@ -22,6 +22,12 @@ OF_MEETING: Final = frozenset(
 # What NCCL warns of as it looks which ways there are, and what ends a rank only where it raises then.
 _WARNED: Final = frozenset(("cuda_error", "gpu_unreachable", "shared_memory", "nccl_connect", "nccl_no_interface"))
 _WARNING: Final = "NCCL WARN"
+# After these no call of CUDA succeeds in that process (CUDA's manual: it must be terminated and launched again).
+_NO_MORE_CUDA: Final = re.compile(
+    r"illegal (?:memory access|instruction)|launch timed out|unspecified launch failure|device-side assert|hardware"
+    r"|misaligned address|invalid program counter|uncorrectable|GPU is lost"
+)
+_OF_CUDA: Final = re.compile(r"nccl|cuda", re.IGNORECASE)
 # An end only as the last line of a log: in its midst a part of the work may say so.
 _LAST_WORD: Final = re.compile(
     r"^(?:\[?INFO\]?[\s:-]*)?All done[.!]*\s*$"
@@ -94,7 +100,7 @@ class LogProgress:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
         other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
         waits = event.kind in OF_MEETING or event.kind == "desync_absent"  # nobody makes a step meanwhile
-        warned = event.kind in _WARNED and _WARNING in event.text
+        warned = event.kind in _WARNED and _WARNING in event.text and not self._ends(event, events)
         if not (waits or warned or event.kind == "exception") or _ended_by(event, events):
             return False
         after = 1 if waits else _STEPS_AFTER
@@ -109,6 +115,17 @@ class LogProgress:
             and (whose is None or other.rank == whose)
             and not ends_any_process(other)
             for other in events
+        )
+
+    def _ends(self, warning: LogEvent, events: Sequence[LogEvent]) -> bool:
+        """What NCCL warned of leaves its process without CUDA, or the rank raised it before the steps that are told:
+        they stood in a buffer then."""
+        return _NO_MORE_CUDA.search(warning.text) is not None or any(
+            warning.line < other.line < self.went_on_at
+            and (other.rank == warning.rank or None in (other.rank, warning.rank))
+            and _OF_CUDA.search(f"{other.exception} {other.message}")
+            for other in events
+            if other.exception
         )
 
 

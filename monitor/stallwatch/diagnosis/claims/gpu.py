@@ -200,9 +200,8 @@ def _owners(analysis: Analysis, node: NodeEvidence, event: KernelEvent) -> tuple
     named = _named_by_kernel(analysis, node, event)
     # Of a link's fault the driver names no process, and says of those that it then ends what ended them.
     ended = (other for other in node.kernel_events if other.caused_by_xid == event.xid is not None)
-    for other in ended if not named else ():
-        if other.pci_bus_id == event.pci_bus_id:
-            named = named or _named_by_kernel(analysis, node, other)
+    there = [other for other in ended if other.pci_bus_id == event.pci_bus_id]
+    named = named or tuple(sorted({rank for other in there for rank in _named_by_kernel(analysis, node, other)}))
     if named:
         return named
     uuids = {

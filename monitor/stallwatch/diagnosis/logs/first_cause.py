@@ -9,6 +9,7 @@ from typing import Final
 from stallwatch.diagnosis.logs.consequence import (
     ENDED_NOTHING,
     NOT_WHICH,
+    PEER_GONE,
     RANK_WENT_ON,
     TRIED_AGAIN,
     TRIED_BEFORE,
@@ -48,6 +49,7 @@ _BEFORE_ABORT: Final = frozenset(
      "native_exception")
 )  # fmt: skip
 _CRASHES: Final = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
+_PEERS_MEMORY: Final = "Invalid access of peer GPU memory over nvlink or a hardware error"
 _OF_ITS_OWN: Final = (4, 7, 8)  # of these; SIGSEGV may follow as a peer comes down
 
 
@@ -59,7 +61,8 @@ def tell(events: Sequence[LogEvent]) -> tuple[LoggedFailure, ...]:
         for event, kind in merged(events)
         if not means_nothing(event)
     ]
-    told = later_failures(_ends(_owned(_survived(announced(_retries(_chained(_compared(read)), events))))), events)
+    named = _owned(_survived(announced(_retries(_chained(_compared(read)), events))))
+    told = later_failures(_ends(_reached(named)), events)
     worth = [one for one in _folded(told) if one.kind not in _NOT_TOLD]
     causes = [one for one in worth if not one.consequence]
     first = min(causes, key=lambda one: _order(one, causes), default=None)
@@ -249,6 +252,29 @@ def _owned(told: Sequence[LoggedFailure]) -> list[LoggedFailure]:
             there = [rank for rank in ranks if told_of[rank] == one.event.local_rank is not None]
             owners |= {id(one): there[0]} if len(there) == 1 else {}
     return [one._replace(rank=owners[id(one)]) if id(one) in owners else one for one in told]
+
+
+def _reached(told: list[LoggedFailure]) -> list[LoggedFailure]:
+    """CUDA's error of a peer's memory is, by its own words, of hardware or of an invalid access: so are all to the
+    memory of a rank that is gone. Where another rank had failed by itself before, it follows."""
+    others = [one for one in told if one.rank is not None and not one.consequence and not _of_peers_memory(one)]
+    others = [one for one in others if one.kind in OF_A_RANK or one.kind in PROCESS_ENDS]
+
+    def follows(one: LoggedFailure) -> bool:
+        return any(
+            is_before(other.event, one.event) or (other.event.first and other.event.exit_signal is not None)
+            for other in others
+            if one.rank not in (None, other.rank)
+        )
+
+    return [
+        one._replace(consequence=PEER_GONE) if not one.consequence and _of_peers_memory(one) and follows(one) else one
+        for one in told
+    ]
+
+
+def _of_peers_memory(one: LoggedFailure) -> bool:
+    return _PEERS_MEMORY in f"{one.event.message} {one.event.text}"
 
 
 def _ends(told: list[LoggedFailure]) -> list[LoggedFailure]:

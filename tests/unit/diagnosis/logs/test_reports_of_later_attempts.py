@@ -156,6 +156,11 @@ def test_a_links_fault_is_of_the_rank_whose_process_the_driver_ended_for_it_on_t
     assert (known.cause, known.culprits) == ("fabric_fault", (1,))
     elsewhere = judge(of_logs(kernel.format("66", "76"), agent)).verdicts[0]
     assert (elsewhere.cause, elsewhere.culprits) == ("fabric_fault", ())
+    of_two = kernel.format("66", "66") + kernel.format("66", "66").splitlines(keepends=True)[1].replace(
+        "88112", "88113"
+    )
+    both = judge(of_logs(of_two, agent, AGENT["2.4"].format(code=1, rank=0, pid=88113))).verdicts[0]
+    assert (both.cause, both.culprits) == ("fabric_fault", (0, 1)), "they share that GPU"
 
 
 NOT_TRIED = "n1:100:200 [0] misc/cudawrap.cc:36 NCCL WARN Cuda failure 3 'initialization error'\n"
@@ -169,6 +174,22 @@ def test_what_nccl_warns_of_and_trains_on_after_is_no_failure_of_its_rank() -> N
     watchdog = "[rank2]:[E1128 21:11:49.1 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group "
     ended = f"{watchdog}watchdog thread terminated with exception: CUDA error: unspecified launch failure\n"
     assert told(ended + STEPS) == ("rank_raised", (2,)), "steps that stood in another rank's buffer"
+
+
+RAISED_BY_NCCL = ranked(RAISED.replace("ValueError: shard 17 is empty", (
+    "torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.27.7"
+)), 0)  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "wanted"), [
+    (NOT_TRIED.replace("3 'init", "214 'uncorrectable ECC error encountered', once 'init") + MET + STEPS, "gpu_fault"),
+    (NOT_TRIED.replace("3 'initialization error'", "700 'an illegal memory access was encountered'") + MET + STEPS,
+     "rank_raised"),
+    (NOT_TRIED.replace("3 'init", "1 'invalid argument', once 'init") + MET + RAISED_BY_NCCL + STEPS, "rank_raised"),
+], ids=["no more CUDA: memory", "no more CUDA: access", "raised, then a buffer"])  # fmt: skip
+def test_what_nccl_warns_of_and_the_rank_does_not_survive_is_its_failure(log: str, wanted: str) -> None:
+    assert told(log) == (wanted, (0,))
 
 
 @pytest.mark.parametrize("line", [
@@ -185,6 +206,20 @@ def test_what_cuda_says_of_a_link_or_of_memory_that_failed_is_a_fault_of_that_ra
     found = verdict(line + waits)
     assert (found.cause, found.culprits) == ("gpu_fault", (2,))
     assert any("drain the node" in step for step in found.next_steps)
+
+
+@pytest.mark.parametrize(("failed", "code", "wanted"), [
+    (ranked(RAISED, 3), None, "rank_raised"), (ranked(RAISED, 3), 1, "rank_exited"),
+    ("[rank3]: Fatal Python error: Segmentation fault\n", -11, "rank_exited"),
+])  # fmt: skip
+def test_memory_of_a_rank_that_had_failed_is_no_fault_of_the_gpus_that_reached_for_it(
+    failed: str, code: int | None, wanted: str
+) -> None:
+    words = "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"
+    reached = "".join(ranked(RAISED.replace("ValueError: shard 17 is empty", words), rank) for rank in (0, 1))
+    agent = AGENT["2.4"].format(code=code, rank=3, pid=106) if code else ""
+    assert told(failed + reached + agent) == (wanted, (3,))
+    assert told(reached + ranked(RAISED, 3)) == ("gpu_fault", (0, 1)), "before it"
 
 
 @pytest.mark.parametrize(("state", "wanted"), [
