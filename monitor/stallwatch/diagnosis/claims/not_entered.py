@@ -188,6 +188,9 @@ _STEPS_AHEAD = 5
 # What the steps after the others' stop may differ from the lead, if both counted alike until then.
 _SLACK_STEPS = 2.0
 _SLACK_SHARE = 0.25
+# What others called with it in as many steps as it leads by: who predicts a shard of its own, or trains a model of its
+# own, meets the others when it is done with it, and its steps need none of them.
+_CALLS_LEFT_OUT = 3.0
 
 
 def skipped(analysis: Analysis) -> Saying:
@@ -248,7 +251,21 @@ def _steps_ahead(analysis: Analysis, rank: int, waiting: Iterable[int]) -> int |
     since_then = (mine.last_step_ns - stopped_ns) / usual_ns if usual_ns > 0 else 0.0
     # Roles that count other things (a sampler beside trainers) never were in step.
     alike = abs(ahead - since_then) <= _SLACK_STEPS + _SLACK_SHARE * since_then
-    return ahead if ahead >= _STEPS_AHEAD and alike else None
+    alone = step >= _STEPS_AHEAD and all(
+        (calls := _calls_before(analysis, waiter, rank)) is not None and calls * ahead < _CALLS_LEFT_OUT * step
+        for waiter in waiting
+    )
+    return ahead if ahead >= _STEPS_AHEAD and alike and not alone else None
+
+
+def _calls_before(analysis: Analysis, waiter: int, rank: int) -> int | None:
+    """How many collectives of groups with this rank a waiter had called before it came to wait; None: unknown, or its
+    steps need messages as well."""
+    summary = analysis.case.summaries.get(waiter)
+    if summary is None or not summary.streams or summary.pairs or waiter in analysis.graph.unrecorded:
+        return None
+    numbers = [stream.last_seq for stream in summary.streams if not stream.ranks or rank in stream.ranks]
+    return max(0, sum(numbers) - 1)
 
 
 def _beat(analysis: Analysis, rank: int) -> Heartbeat | None:

@@ -10,7 +10,7 @@ from stallwatch.model.evidence import Evidence, RankEvidence
 from stallwatch.model.snapshot import Heartbeat
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import heartbeat
-from tests.builders.job import SLEEPS, Rank, evidence, loop, world
+from tests.builders.job import SLEEPS, Call, Rank, evidence, loop, world
 
 STEPS = loop(world(4), 6)
 STEP_NS = SECOND_NS // 20
@@ -27,16 +27,17 @@ def beat(rank: int, step: int, last_step_ns: int) -> Heartbeat:
     )
 
 
-def job(step: int, seconds_after: float, step_before: int | None = None) -> Evidence:
-    """Ranks 0 to 2 wait since step 63; rank 3, outside of the call, was at `step` so many seconds later."""
+def job(step: int, seconds_after: float, step_before: int | None = None, calls: tuple[Call, ...] = STEPS) -> Evidence:
+    """Ranks 0 to 2 wait since step 63, after these calls; rank 3, outside of the call, was at `step` so many seconds
+    later."""
 
     def with_beats(rank: RankEvidence, *beats: Heartbeat) -> RankEvidence:
         return msgspec.structs.replace(rank, heartbeat=beats)
 
     stopped_ns = 100 * SECOND_NS
     later_ns = stopped_ns + int(seconds_after * SECOND_NS)
-    waiting = [Rank(r, (*STEPS, STEPS[0]), len(STEPS), backend="gloo") for r in range(3)]
-    told = evidence(*waiting, Rank(3, STEPS, frames=SLEEPS, backend="gloo"))
+    waiting = [Rank(r, (*calls, STEPS[0]), len(calls), backend="gloo") for r in range(3)]
+    told = evidence(*waiting, Rank(3, calls, frames=SLEEPS, backend="gloo"))
     before = beat(3, step - 40 if step_before is None else step_before, later_ns - 40 * STEP_NS)
     ranks = [with_beats(rank, *[beat(rank.rank, 63, stopped_ns)] * 2) for rank in told.ranks[:3]]
     ranks.append(with_beats(told.ranks[3], before, beat(3, step, later_ns)))
@@ -61,6 +62,14 @@ def test_a_rank_that_goes_on_by_itself_is_not_waited_for_in_patience() -> None:
 )
 def test_a_rank_that_was_never_in_step_or_is_behind_is_waited_for(step: int, seconds_after: float) -> None:
     assert judge(job(step, seconds_after, step - 1)).verdicts[0].cause == "waiting"
+
+
+@pytest.mark.parametrize("calls", [(), STEPS[:1]])
+def test_who_steps_without_calls_as_the_others_did_until_they_were_done_has_left_none_out(
+    calls: tuple[Call, ...],
+) -> None:
+    """Predictions of shards of unequal size: ranks meet when they are done with theirs."""
+    assert judge(job(143, 4.0, calls=calls)).verdicts[0].cause == "waiting"
 
 
 @pytest.mark.parametrize("unlike", [{"heartbeat": ()}, {"host": "node1"}])
