@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.analysis import Analysis
 from stallwatch.diagnosis.claim import Claim
 from stallwatch.diagnosis.frames.code_origin import Origin, code_origin, job_frame
+from stallwatch.diagnosis.recorder import signature
 from stallwatch.diagnosis.report.text import format_location, frame_of, parallel_call, waiters
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.evidence import CodeFrame
@@ -20,13 +21,16 @@ class Lines(NamedTuple):
     callers: tuple[tuple[int, str], ...] = ()
 
 
-def called_at(analysis: Analysis, ranks: Sequence[int], site: str = "") -> str:
+def called_at(analysis: Analysis, ranks: Sequence[int], site: str = "", what: str = "") -> str:
     """Given ranks, and the recorder's line of a call, return where they made it: by that line, with the text of the
-    first that stands there in communication, else by that one's own."""
+    first that stands there in communication, else by that one's own. `what` they called: by its own line no rank made
+    it whose stack names another call, as where a second thread made it."""
     recorded = frame_of(site)
     for rank in ranks:
         activity = analysis.case.activity(rank)
         same = recorded is None or (activity.place.frame and activity.place.frame.line == recorded.line)
+        if signature.are_different(what, activity.call.collective or ""):
+            continue
         if activity.place.frame and activity.call.in_collective and same:
             return format_location(activity.place.frame)  # with its text
     return format_location(recorded)

@@ -314,7 +314,9 @@ def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtr
         behind=rank_ranges(set(waiting) - direct),
         steps_past=claim.steps_past,
         apart=claim.apart,
-        parts=tuple((rank_ranges(ranks), what, called_at(analysis, ranks, site)) for ranks, what, site in claim.parts),
+        parts=tuple(
+            (rank_ranges(ranks), what, called_at(analysis, ranks, site, what)) for ranks, what, site in claim.parts
+        ),
         race=claim.race,
         others_at=lines.others,
         callers=lines.callers,

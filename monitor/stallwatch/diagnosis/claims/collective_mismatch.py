@@ -16,6 +16,7 @@ from stallwatch.diagnosis.claim import (
 from stallwatch.diagnosis.job.groups import key
 from stallwatch.diagnosis.job.leaving import cleans_up, have_left, stand_before
 from stallwatch.diagnosis.recorder import signature
+from stallwatch.diagnosis.step import NextStep, restart
 from stallwatch.diagnosis.who_differs import who_differs
 from stallwatch.formats.rank_ranges import verb
 from stallwatch.model.summary import Call
@@ -88,6 +89,17 @@ def _since(analysis: Analysis, divergence: Divergence) -> str:
     return f"that completed, and the calls after it {'are alike' if all(fits) else 'do not fit'}"
 
 
+_APART: tuple[NextStep, ...] = (
+    'Give what calls from a thread of its own a process group of its own, `dist.new_group(backend="gloo")`, as '
+    "`process_group=` of torch.distributed.checkpoint.async_save: the calls of one group must come in one order on "
+    "every rank.",
+    "Or have the training thread wait for that thread's result before it calls anything in the same group.",
+    restart(
+        "Stop the job and start it from its last checkpoint: this wait never ends, and may come again at any time."
+    ),
+)
+
+
 def _parted(analysis: Analysis, divergence: Divergence) -> Claim:
     """Nothing tells who is right: who called what, and nobody is named."""
     by = divergence.decided_by if divergence.decided_by == "threads" else "nothing"
@@ -110,6 +122,8 @@ def _parted(analysis: Analysis, divergence: Divergence) -> Claim:
         parts=tuple((ranks, _value_of(divergence, call), call.site) for call, ranks in divergence.parts),
         missing=() if divergence.decided_by == "threads" else ("an earlier step, or a third member to compare with",),
         race=divergence.decided_by == "threads",
+        steps=_APART if divergence.decided_by == "threads" else (),
+        steps_are_all=divergence.decided_by == "threads",
     )
 
 

@@ -76,6 +76,19 @@ def is_synchronising(name: str) -> bool:
     return any(part in name for part in (*_SYNCHRONISING, *_BARRIERS))
 
 
+# The most telling first: NCCL's barrier is recorded as "all_reduce_barrier".
+_CALLS = ("barrier", "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "gather", "scatter", "reduce")
+
+
+def are_different(operation: str, name: str) -> bool:
+    """Whether an operation that was recorded, "all_gather", is another one than a call of torch.distributed by its
+    public name, "barrier"; where one of them says nothing they may be the same."""
+    own, other = (
+        next((call for call in _CALLS if call in text.lower().replace("_", "")), None) for text in (operation, name)
+    )
+    return None not in (own, other) and own != other
+
+
 def is_barrier(name: str) -> bool:
     """Whether an operation is one of torch's barriers."""
     return any(part in name for part in _BARRIERS)

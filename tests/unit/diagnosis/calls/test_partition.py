@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stallwatch.diagnosis import judge
-from stallwatch.model.evidence import CodeFrame, SourceBlock, SourceLine
+from stallwatch.model.evidence import CodeFrame, Recorder, SourceBlock, SourceLine
 from tests.builders.job import SLEEPS, Call, Group, Rank, evidence, loop, world
 
 W4 = world(4)
@@ -57,6 +57,31 @@ def test_two_threads_that_share_a_group_race_and_took_no_branch(swapped: tuple[i
     verdict = judge(evidence(*ranks)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("collective_mismatch", ())
     assert "two threads" in verdict.summary
+
+
+def test_what_another_thread_called_is_not_said_to_be_at_the_line_of_the_one_that_was_judged() -> None:
+    """torch.distributed.checkpoint's thread gathers in the group in whose barrier the training thread stands, and gloo's
+    recorder tells no lines: of the gather it was said that it was called at the barrier's."""
+    c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    at_barrier = (CodeFrame("barrier", c10d, 5356), CodeFrame("save", "/srv/job/train.py", 80),
+                  CodeFrame("<module>", "/srv/job/train.py", 99))  # fmt: skip
+    gathers, barrier = replace(TRAINS, name="all_gather", elements=4, thread="7"), replace(SAVES, thread="1")
+    told = evidence(
+        *(Rank(r, (*STEPS, *((barrier, gathers) if r == 3 else (gathers, barrier))), DONE, at_barrier, wchan="futex_do_wait",
+               backend="gloo") for r in range(4))
+    )  # fmt: skip
+    ranks = tuple(
+        msgspec.structs.replace(rank, recorders=tuple(map(_without_lines, rank.recorders))) for rank in told.ranks
+    )
+    verdict = judge(msgspec.structs.replace(told, ranks=ranks)).verdicts[0]
+    assert "ranks 0-2 called all_gather; rank 3 called barrier at /srv/job/train.py:80" in verdict.summary
+    assert "process_group=" in verdict.next_steps[0]
+    assert not any("Compare the code paths" in step for step in verdict.next_steps), "it is chance, and nobody's branch"
+
+
+def _without_lines(recorder: Recorder) -> Recorder:
+    operations = tuple(msgspec.structs.replace(entry, frames=()) for entry in recorder.operations)
+    return msgspec.structs.replace(recorder, operations=operations)
 
 
 def test_one_thread_that_swaps_two_calls_took_a_branch_of_its_own() -> None:
