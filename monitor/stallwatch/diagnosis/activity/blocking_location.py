@@ -63,9 +63,11 @@ _SHARED_BY_KERNEL: dict[KernelWait | None, SharedLock] = {"file_lock": "file", "
 _SHARED_BY_ROLE: dict[Role | None, SharedLock] = {"file_lock": "lock_file", "shared_lock": "processes"}
 _SHARED_BY_HINT: dict[Hint, SharedLock] = {"database": "database"}
 WAITS_FOR_A_KEY = "waits for the store"  # by the job's own line; a rendezvous waits in frames of torch's
+WAITS_FOR_WORKERS = "opens a store and waits for those that are to connect to it"
 _HINTED: dict[Hint, tuple[Where, str]] = {
     "sleep": ("user_code", "sleeps"),
     "store": ("store", WAITS_FOR_A_KEY),
+    "own_store": ("store", WAITS_FOR_WORKERS),
     "lock": ("lock", "waits for a lock"),
     "queue": ("lock", "waits for a queue"),
     "join": ("lock", "waits for a thread or a background task"),
@@ -83,7 +85,9 @@ _HINTED: dict[Hint, tuple[Where, str]] = {
 _FITS: dict[Hint, frozenset[KernelWait | None]] = {
     "sleep": frozenset({"sleep", "futex", "poll", None}),
     "signal": frozenset({"signal", None}),
-    "store": frozenset({"poll", "socket", "futex", None}),
+    # A store of files, and the server of one that waits for its workers, sleep between two looks (torch 2.13).
+    "store": frozenset({"poll", "socket", "futex", "sleep", None}),
+    "own_store": frozenset({"sleep", "poll", "socket", "futex", None}),
     "lock": frozenset({"futex", "semaphore", "file_lock", None}),
     "queue": frozenset({"futex", "semaphore", "pipe", "pipe_write", "poll", None}),
     "join": frozenset({"futex", "child", None}),

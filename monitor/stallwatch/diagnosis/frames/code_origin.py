@@ -112,15 +112,16 @@ def job_frame_index(frames: tuple[CodeFrame, ...]) -> int | None:
 
 Hint = Literal[
     "sleep", "gpu_sync", "store", "lock", "queue", "join", "collective", "socket", "child", "filesystem", "database",
-    "input", "print", "signal",
+    "input", "print", "signal", "own_store",
 ]  # fmt: skip
 
 # Order matters: the more specific call first.
 _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
     ("sleep", re.compile(r"\b(?:u|nano|clock_nano)?sleep\s*\(")),
     ("signal", re.compile(r"\bsignal\.(?:pause|sig(?:timed)?wait\w*)\s*\(")),
+    ("own_store", re.compile(r"\b(?:TCP|File)Store\s*\(")),
     ("store", re.compile(
-        r"store\w*(?:\(\))?\.(?:get|wait|set|add|check|compare_set|multi_get)\s*\(|TCPStore\s*\(", re.IGNORECASE)),
+        r"store\w*(?:\(\))?\.(?:get|wait|set|add|check|compare_set|multi_get)\s*\(", re.IGNORECASE)),
     ("lock", re.compile(r"\bwith\b.*(?:lock|mutex|semaphore|\bcond)|\.acquire\s*\(|\.lock\s*\(|\bf?lockf?\s*\(",
                         re.I)),
     # A context manager that blocks in C is a lock, whatever it is called.

@@ -10,6 +10,7 @@ from typing import Protocol
 from stallwatch.diagnosis.activity import RankActivity
 from stallwatch.diagnosis.logs.remedies_by_text import Words
 from stallwatch.diagnosis.report.step_context import UNKNOWN_PID, StepContext, step_context
+from stallwatch.diagnosis.report.steps_at_a_store import rendezvous
 from stallwatch.diagnosis.report.steps_by_cause import (
     comm_stuck,
     exhausted,
@@ -25,7 +26,7 @@ from stallwatch.diagnosis.report.steps_by_cause import (
     slow,
     stopped,
 )
-from stallwatch.diagnosis.report.steps_by_place import rendezvous, stuck_steps
+from stallwatch.diagnosis.report.steps_by_place import stuck_steps
 from stallwatch.diagnosis.step import NextStep, Step, of_the_living, starts_job, text_of
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.verdict import Verdict

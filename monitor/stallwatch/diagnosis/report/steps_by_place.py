@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from stallwatch.diagnosis.activity import RankActivity
-from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_A_KEY
 from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.activity.thread_place import Place
 from stallwatch.diagnosis.frames.meaning import AT_A_BUILD_LOCK, AT_A_QUEUE, LOOKS_UP_A_NAME
 from stallwatch.diagnosis.report.step_context import StepContext, Stuck
+from stallwatch.diagnosis.report.steps_at_a_store import store
 from stallwatch.diagnosis.report.steps_by_wait import by_wait
 from stallwatch.diagnosis.report.text import format_location
 from stallwatch.diagnosis.step import NextStep, of_the_living, restart, starts_job
@@ -142,29 +142,6 @@ def _socket(at: Stuck) -> list[NextStep]:
         ),
         "Give that call a time-out, and do not make it between two collectives on one rank only.",
         "If it is an experiment tracker, start it in offline mode or before init_process_group.",
-    ]
-
-
-def _store(at: Stuck) -> list[NextStep]:
-    if at.activity and at.activity.place.detail == WAITS_FOR_A_KEY:
-        return [
-            of_the_living(f"{at.stacks}; it waits at {at.line} for a key of the store that nobody has set."),
-            "Look in the code for what sets that key (`store.set`, `store.add`): a branch on the rank, an exception or "
-            "an early return kept it from that. A rank that went on may be the one.",
-            "Give the wait a time-out of its own (`store.wait([key], timedelta(minutes=5))`): its exception names the "
-            "key.",
-            of_the_living(
-                f"From {at.host} reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it and must be "
-                "alive."
-            ),
-        ]
-    return [
-        of_the_living(f"{at.stacks}; it waits at {at.line} for ranks that have not come."),
-        "Let every rank of the job call init_process_group and new_group, in the same order, members or not.",
-        of_the_living(
-            f"From {at.host} reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it and must be alive."
-        ),
-        "Run `stallwatch doctor` on the nodes of the missing ranks.",
     ]
 
 
@@ -347,8 +324,8 @@ _BY_PLACE: dict[Where, Callable[[Stuck], list[NextStep]]] = {
     "gil": _gil,
     "busy_loop": _busy_loop,
     "socket": _socket,
-    "store": _store,
-    "init": _store,
+    "store": store,
+    "init": store,
     "compile": _compiler,
     "gpu_sync": _gpu,
     "teardown": _teardown,
@@ -359,6 +336,24 @@ _BY_PLACE: dict[Where, Callable[[Stuck], list[NextStep]]] = {
 def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[NextStep]:
     """Given where a rank stands, say what to look at on its host and what mends it."""
     at = Stuck(who, who.place(frame))
+    return [*_on_account_of(at), *_by_what_it_does(where, at)]
+
+
+def _on_account_of(at: Stuck) -> list[NextStep]:
+    """What it does there, a retry's pause above all, it does because of an exception: that is what to mend."""
+    handled = at.activity.exceptions.handled if at.activity else None
+    raised = at.activity.exceptions.raised if at.activity else None
+    if at.activity is None or handled is None or at.activity.end.gone or at.activity.process.replaced:
+        return []
+    frame = raised.frame if raised and raised.text.startswith(handled.kind) else None
+    where = f", raised at {format_location(frame)}" if frame else ""
+    return [
+        f"It is there on account of {handled.kind}{where}: read {at.name}'s log for what that says, and mend it; where "
+        "it is tried again for ever, give up after some tries and raise."
+    ]
+
+
+def _by_what_it_does(where: Where, at: Stuck) -> list[NextStep]:
     activity = at.activity
     if activity is not None:
         if activity.end.gone:
@@ -370,18 +365,3 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
         if where == activity.place.where and (special := by_wait(at, activity)):
             return special
     return _BY_PLACE.get(where, _own_code)(at)
-
-
-def rendezvous() -> list[NextStep]:
-    """Everybody who was seen is at the rendezvous."""
-    variables = "MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|NODE_RANK"
-    return [
-        of_the_living(
-            f"Compare what the ranks were given: `for p in $(pgrep -f <script>); do tr '\\0' '\\n' </proc/$p/environ | "
-            f"grep -E '^({variables})='; done` on each node, and `stallwatch doctor`, which names the ranks that "
-            "differ."
-        ),
-        "Count the ranks: as many as WORLD_SIZE must run, each with a RANK of its own; the launcher's log tells "
-        "of those that never started.",
-        of_the_living("From every node reach the store: `nc -vz $MASTER_ADDR $MASTER_PORT`; rank 0 serves it."),
-    ]

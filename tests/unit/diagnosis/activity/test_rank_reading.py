@@ -381,3 +381,17 @@ def test_a_name_that_is_looked_up_is_said_whoever_asks_for_it() -> None:
     for client in ((), ("HTTPConnection.connect@PY/http/client.py:941",), (f"new_connection@{urllib3}:200",)):
         place = read_activity(rank(stack(*looks_up, *client, *STEP), "S", "do_sys_poll")).place
         assert (place.where, place.detail) == ("socket", "looks up the name of a host")
+
+
+@pytest.mark.parametrize(
+    ("line", "wchan", "detail"),
+    [
+        ('dist.TCPStore("10.0.0.1", 29600, 3, True)', "hrtimer_nanosleep", "opens a store and waits for those that"),
+        ('dist.TCPStore("10.0.0.1", 29600, 3, False)', "do_poll", "opens a store and waits for those that"),
+        ('store.get("address")', "hrtimer_nanosleep", "waits for the store"),  # one of files looks again and again
+        ("time.sleep(60)  # until the store.get(", "hrtimer_nanosleep", "sleeps"),
+    ],
+)
+def test_a_store_is_waited_for_in_a_sleep_too(line: str, wchan: str, detail: str) -> None:
+    place = read_activity(rank(stack("meet@JOB:4", MODULE), "S", wchan, sources=source(4, line))).place
+    assert place.detail.startswith(detail)

@@ -255,3 +255,17 @@ def test_the_few_that_make_a_group_alone_are_those_that_the_others_wait_for(insi
 def test_a_start_is_none() -> None:
     verdict = judge(evidence(*(_inside(rank, STARTS) for rank in range(3)), _went_on(3))).verdicts[0]
     assert verdict.cause != "collective_mismatch"
+
+
+def test_one_that_begins_anew_while_the_others_train_is_not_told_to_make_its_groups_in_their_order() -> None:
+    """A supervisor started rank 2 again, alone; the others are in the twelfth collective of the world that was."""
+    w4 = world(4)
+    calls = (*loop(w4, 5), Call(w4))
+    others = [Rank(r, calls, len(calls) - 1) for r in (0, 1, 3)]
+    anew = Rank(2, frames=STARTS, wchan="futex_do_wait", dumped=False)
+    verdict = judge(evidence(*others, anew)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.where) == ("not_entered", (2,), "init")
+    assert "begins anew" in verdict.next_steps[0]
+    assert not any("new_group" in step for step in verdict.next_steps)
+    late = judge(evidence(*(Rank(r, frames=STARTS, wchan="do_poll", dumped=False) for r in (0, 1, 3)), anew)).verdicts
+    assert not any("anew" in step for step in late[0].next_steps), "nobody has trained"

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from stallwatch.diagnosis import claims
+from stallwatch.diagnosis.activity.blocking_location import WAITS_FOR_WORKERS
 from stallwatch.diagnosis.activity.flat import FlatActivity, unflatten
 from stallwatch.diagnosis.activity.kernel_waits import WAITS_FOR_MEMORY
 from stallwatch.diagnosis.frames.meaning import LOOKS_UP_A_NAME
 from stallwatch.diagnosis.report.steps import deadline, next_steps, safety
 from stallwatch.diagnosis.step import NextStep, text_of
+from stallwatch.model.hook_report import Handled
 from stallwatch.model.verdict import Cause, Confidence, CulpritProcess, Frame, Mismatch, Verdict, Where
 
 LINE = Frame("/srv/job/train.py", 88, "load")
@@ -270,3 +272,19 @@ def test_whom_a_rank_talks_to_may_be_by_any_kind_of_socket() -> None:
     """syslog's is one of the host's own, a metrics server's one of UDP: `ss -t` shows neither."""
     (command,) = re.findall(r"`ss (-\w+)", steps("not_entered", 2, where="socket")[0])
     assert set("tuxanp") <= set(command)
+
+
+def test_what_is_done_on_account_of_an_exception_begins_with_that() -> None:
+    """A retry's pause was told as a branch on the rank, or more data."""
+    raised = {"exception": "OSError", "exception_frame": LINE, "handled": Handled("OSError", ())}
+    for where in ("user_code", "socket", "filesystem"):
+        first = steps("not_entered", 2, where=where, **raised)[0]
+        assert "on account of OSError, raised at /srv/job/train.py:88 in load" in first
+    of_another = raised | {"exception": "KeyError: 'x'"}
+    assert "on account of OSError: read" in steps("not_entered", 2, where="socket", **of_another)[0]
+    assert not any("on account" in step for step in steps("not_entered", 2, where="user_code"))
+
+
+def test_who_opens_a_store_is_told_whom_it_waits_for() -> None:
+    told = " ".join(steps("not_entered", 2, where="store", detail=WAITS_FOR_WORKERS))
+    assert "wait_for_workers=False" in told and "new_group" not in told
