@@ -49,28 +49,39 @@ def _with_descendants(pids: set[int], children: tuple[ChildProcess, ...]) -> set
 
 
 def with_child(activity: RankActivity, look: RankLook, sources: tuple[SourceLine, ...]) -> RankActivity:
-    """Descend: the worker that is at work on something, not one that waits for the next index."""
-    for pid, threads in look.children:
-        thread = main_thread(threads, pid)
-        own = _own_frames(thread.frames) if thread else ()
-        if thread is None or not _is_at_work(own):
-            continue
-        around = Circumstances(
-            wait=kernel_wait(child.wchan, child.state, child.waits_on) if (child := _child(look, pid)) else None,
-            on_cpu=thread.active,
-            gpu=False,
-            hint=hint(source_text(sources, own[0])) if own else None,
-        )
-        standing = _before_its_program(own, look, around) or locate(own, around)
-        frame = job_frame(own, sources)
-        fact = Fact(f"its child process {pid} is at {frame.file}:{frame.line}" if frame else f"child {pid}", "py-spy")
-        inside = bool(standing.in_collective)
-        child_at_work = HelperChild(pid, frame, standing.detail, standing.where, in_collective=inside)
-        on = stored_at(child.wchan, child.state, child.waits_on) if child else ""
-        place = replace(activity.place, waits_on=on) if on else activity.place
-        helpers = replace(activity.helpers, child=child_at_work)
-        return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
-    return activity
+    """Descend: the worker that is at work on something, not one that waits for the next index. Of the processes of a
+    program that the rank runs (an evaluation by torchrun), one that is in a collective waits for another of them."""
+    found = [seen for pid, threads in look.children if (seen := _at_work(pid, threads, look, sources)) is not None]
+    elsewhere = [seen for seen in found if not seen.in_collective and activity.place.where != "dataloader"]
+    if not found:
+        return activity
+    child = (elsewhere or found)[0]
+    at, frame = _child(look, child.pid), child.frame
+    fact = Fact(
+        f"its child process {child.pid} is at {frame.file}:{frame.line}" if frame else f"child {child.pid}", "py-spy"
+    )
+    on = stored_at(at.wchan, at.state, at.waits_on) if at else ""
+    place = replace(activity.place, waits_on=on) if on else activity.place
+    helpers = replace(activity.helpers, child=child)
+    return replace(activity, place=place, helpers=helpers, why=(*activity.why, fact))
+
+
+def _at_work(
+    pid: int, threads: tuple[ThreadStack, ...], look: RankLook, sources: tuple[SourceLine, ...]
+) -> HelperChild | None:
+    thread = main_thread(threads, pid)
+    own = _own_frames(thread.frames) if thread else ()
+    if thread is None or not _is_at_work(own):
+        return None
+    around = Circumstances(
+        wait=kernel_wait(child.wchan, child.state, child.waits_on) if (child := _child(look, pid)) else None,
+        on_cpu=thread.active,
+        gpu=False,
+        hint=hint(source_text(sources, own[0])) if own else None,
+    )
+    standing = _before_its_program(own, look, around) or locate(own, around)
+    inside = bool(standing.in_collective)
+    return HelperChild(pid, job_frame(own, sources), standing.detail, standing.where, in_collective=inside)
 
 
 _FORKS_A_PROGRAM = ("subprocess", "_execute_child")

@@ -142,3 +142,31 @@ def test_a_pool_whose_thread_of_results_has_ended_gives_none() -> None:
     assert of(keeps, reads).progress.ends_by_itself == of().progress.ends_by_itself == "child"
     assert of(keeps).progress.ends_by_itself is None
     assert of(keeps).place.detail == NO_RESULT
+
+
+def test_of_a_program_s_own_ranks_the_one_that_the_others_wait_for_is_told() -> None:
+    """A rank runs an evaluation by torchrun, whose first process is in a barrier to which its second does not come."""
+    c10d = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    met = stack(f"barrier@{c10d}:5356", "evaluate@JOB:30", *STEP)
+    reads = stack("load@JOB:25", "evaluate@JOB:29", *STEP)
+
+    def told(**stacks_of: Any) -> int | None:
+        pids = {"first": AWAITED, "second": BELOW}
+        beneath = [
+            (pids[name], replace(thread(its, tid=pids[name]), pid=pids[name])) for name, its in stacks_of.items()
+        ]
+        seen = rank(
+            stacks=(
+                stacks(thread(stack(*RUNS))),
+                *(stacks(its, source=f"stacks.child-{pid}.json", pid=pid) for pid, its in beneath),
+            ),
+            processes=(
+                process("S", "do_wait", children=tuple(ChildProcess(pid, "S", "python") for pid, _ in beneath)),
+            ),
+        )
+        child = read_activity(seen).helpers.child
+        return child.pid if child else None
+
+    assert told(first=met, second=reads) == BELOW
+    assert told(first=reads, second=met) == AWAITED
+    assert told(first=met) == AWAITED

@@ -60,16 +60,15 @@ def test_two_threads_that_share_a_group_race_and_took_no_branch(swapped: tuple[i
 
 
 def test_what_another_thread_called_is_not_said_to_be_at_the_line_of_the_one_that_was_judged() -> None:
-    """torch.distributed.checkpoint's thread gathers in the group in whose barrier the training thread stands, and gloo's
-    recorder tells no lines: of the gather it was said that it was called at the barrier's."""
+    """torch.distributed.checkpoint's thread gathers in the group in whose barrier the training thread stands, and
+    gloo's recorder tells no lines: of the gather it was said that it was called at the barrier's."""
     c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
     at_barrier = (CodeFrame("barrier", c10d, 5356), CodeFrame("save", "/srv/job/train.py", 80),
                   CodeFrame("<module>", "/srv/job/train.py", 99))  # fmt: skip
     gathers, barrier = replace(TRAINS, name="all_gather", elements=4, thread="7"), replace(SAVES, thread="1")
-    told = evidence(
-        *(Rank(r, (*STEPS, *((barrier, gathers) if r == 3 else (gathers, barrier))), DONE, at_barrier, wchan="futex_do_wait",
-               backend="gloo") for r in range(4))
-    )  # fmt: skip
+    ends = [(barrier, gathers) if rank == 3 else (gathers, barrier) for rank in range(4)]
+    stands = [Rank(r, (*STEPS, *ends[r]), DONE, at_barrier, wchan="futex_do_wait", backend="gloo") for r in range(4)]
+    told = evidence(*stands)
     ranks = tuple(
         msgspec.structs.replace(rank, recorders=tuple(map(_without_lines, rank.recorders))) for rank in told.ranks
     )
