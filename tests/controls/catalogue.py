@@ -60,6 +60,7 @@ HANGS = tuple(
         "hangs_of_schedules",
         "hangs_told_by_users",
         "hangs_at_the_start",
+        "hangs_of_projects",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only
