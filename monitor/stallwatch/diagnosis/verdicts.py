@@ -42,6 +42,7 @@ from stallwatch.diagnosis.report.sentences import summary
 from stallwatch.diagnosis.report.steps import MAXIMUM_STEPS, next_steps
 from stallwatch.diagnosis.report.text import SentenceExtras
 from stallwatch.diagnosis.step import once, with_steps
+from stallwatch.diagnosis.waits.graph import Wait
 from stallwatch.diagnosis.waits.shared_locks import kind_at
 from stallwatch.formats.rank_ranges import rank_ranges
 from stallwatch.model.causes import CAUSES
@@ -307,11 +308,16 @@ def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtr
         if claim.seq and (wait.point.group, wait.point.seq) == (claim.group, claim.seq)
     }
     shown = [rank for rank in waiting if rank in direct]
+    # Of a mesh the peers of the other dimension wait for the same one, and not behind the first.
+    also = {
+        wait.rank for wait in analysis.graph.waits if wait.rank in waiting and _is_for(analysis, wait, claim)
+    } - direct
     lines = lines_of(analysis, claim, shown or waiting)
     return SentenceExtras(
         site=claim.site,
         direct=rank_ranges(shown),
-        behind=rank_ranges(set(waiting) - direct),
+        also=rank_ranges(also),
+        behind=rank_ranges(set(waiting) - direct - also),
         steps_past=claim.steps_past,
         apart=claim.apart,
         parts=tuple(
@@ -324,6 +330,10 @@ def _aside(analysis: Analysis, claim: Claim, waiting: list[int]) -> SentenceExtr
         paired=claim.paired,
         unnamed=claim.unnamed,
     )
+
+
+def _is_for(analysis: Analysis, wait: Wait, claim: Claim) -> bool:
+    return any(blocker.rank in claim.culprits for blocker in analysis.graph.blockers.get(wait.point, ()))
 
 
 def _process(analysis: Analysis, rank: int, claim: Claim) -> CulpritProcess:

@@ -337,11 +337,15 @@ def _wait_for(verdict: Verdict, culprits: Culprits) -> str:
 
 def _wait_in(verdict: Verdict, culprits: Culprits, reason: str = "") -> str:
     """Who waits in the operation of the verdict; those that wait for these in turn wait somewhere else."""
-    direct, behind = culprits.aside.direct, culprits.aside.behind
+    direct, also, behind = culprits.aside.direct, culprits.aside.also, culprits.aside.behind
     where = f"{_operation(verdict)}{_others_at(culprits)}"
-    if not (direct and behind):
+    if not direct or not (also or behind):
         return f"{_others_wait(verdict)}{reason} in {where}"
-    return f"{waiters(direct)}{reason} in {where}, and {waiters(behind)} behind that"
+    lead = f"{waiters(direct)}{reason} in {where}"
+    if not also:
+        return f"{lead}, and {waiters(behind)} behind that"
+    beside = f"{waiters(also, verb='')} in another operation"
+    return f"{lead}, {beside}, and {waiters(behind)} behind these" if behind else f"{lead}, and {beside}"
 
 
 def _others_at(culprits: Culprits) -> str:

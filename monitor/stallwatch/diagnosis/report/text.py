@@ -109,7 +109,8 @@ class SentenceExtras(NamedTuple):
 
     site: str = ""  # "file:line function" where the culprits called what is wrong, if all of them called it there
     direct: str = ""  # rank ranges: those that wait in the operation that the verdict names
-    behind: str = ""  # and those that wait for them in turn, elsewhere
+    also: str = ""  # those that wait for the culprits in another operation
+    behind: str = ""  # and those that wait for these in turn, elsewhere
     steps_past: int | None = None  # steps that the culprits counted beyond those that wait for them
     apart: str = ""  # where the culprits meet, and where the others
     parts: tuple[tuple[str, str, str], ...] = ()  # who called what, where: ranks, call, place

@@ -216,3 +216,16 @@ def test_who_stand_in_one_framework_are_told_with_the_lines_at_which_their_ways_
     summary = _first(evidence(swapped, *others)).summary
     assert ", by transformers/trainer.py:2300 in _evaluate" in summary
     assert ", by transformers/trainer.py:2200 in _inner_training_loop" in summary
+
+
+def test_both_peers_of_a_mesh_wait_for_the_one_that_stands() -> None:
+    """Data and tensor parallel: ranks 1 and 2 wait for rank 3, each in another group; of one it was said that it waits
+    behind the other, as rank 0 does."""
+    rows = [Group("1", "tp", (0, 1), 1), Group("2", "tp", (2, 3), 2)]
+    columns = [Group("3", "dp", (0, 2), 3), Group("4", "dp", (1, 3), 4)]
+    done = {rank: (Call(rows[rank // 2]), Call(columns[rank % 2])) * 3 for rank in range(4)}
+    ranks = [Rank(r, (*done[r], Call(rows[0]), Call(columns[r])), len(done[r]) + 1) for r in (0, 1)]
+    ranks += [Rank(2, (*done[2], Call(rows[1])), len(done[2])), Rank(3, done[3], len(done[3]), frames=SLEEPS)]
+    verdict = judge(evidence(*ranks)).verdicts[0]
+    assert (verdict.cause, verdict.culprits) == ("not_entered", (3,))
+    assert "in another operation, and rank 0 waits behind these" in verdict.summary

@@ -231,6 +231,14 @@ def test_who_waits_elsewhere_is_not_said_to_wait_in_the_same_operation() -> None
     )
 
 
+def test_who_waits_for_the_same_one_in_another_operation_is_not_said_to_wait_behind_the_others() -> None:
+    told = verdict("not_entered", 2, waiting="0-1,3", process_group=GroupRef("dp1", (2, 3)))
+    for behind, said in (("0", "rank 1 in another operation, and rank 0 waits behind these."),
+                         ("", "and rank 1 in another operation.")):  # fmt: skip
+        text = summary(told, {2: activity(frame=None)}, SentenceExtras(direct="3", also="1", behind=behind))
+        assert text.endswith(said)
+
+
 def test_exhausted_data_names_the_call_that_only_a_recorder_shows() -> None:
     told = verdict("data_exhausted", 2, mismatch=Mismatch("op", "all_reduce", "all_reduce_barrier"))
     waits = activity(2, where="gpu_sync", detail="waits for its GPU", gpu_sync=True)
