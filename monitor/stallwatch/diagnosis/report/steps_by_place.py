@@ -340,13 +340,15 @@ def stuck_steps(where: Where, who: StepContext, frame: Frame | None) -> list[Nex
 
 
 def _on_account_of(at: Stuck) -> list[NextStep]:
-    """What it does there, a retry's pause above all, it does because of an exception: that is what to mend."""
-    handled = at.activity.exceptions.handled if at.activity else None
-    raised = at.activity.exceptions.raised if at.activity else None
-    if at.activity is None or handled is None or at.activity.end.gone or at.activity.process.replaced:
+    """What it does there, a retry's pause above all, it does because of an exception: that is what to mend. The end of
+    an iteration is none."""
+    activity = at.activity
+    if activity is None or activity.end.gone or activity.process.replaced:
         return []
-    frame = raised.frame if raised and raised.text.startswith(handled.kind) else None
-    where = f", raised at {format_location(frame)}" if frame else ""
+    handled, raised = activity.exceptions.handled, activity.exceptions.raised
+    if handled is None or raised is None or not raised.text.startswith(handled.kind):
+        return []
+    where = f", raised at {format_location(raised.frame)}" if raised.frame else ""
     return [
         f"It is there on account of {handled.kind}{where}: read {at.name}'s log for what that says, and mend it; where "
         "it is tried again for ever, give up after some tries and raise."
