@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from stallwatch.formats.log_prefix import Line, decoloured
+from stallwatch.formats.log_time import LineTime
 from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
@@ -37,6 +38,14 @@ _FULL_BAR: Final = re.compile(r"^\s*100%\|[^|]*\| (\d{1,12})/\1 \[[\d:]+<0?0:00"
 # torch's and NCCL's words at any process' end, and a launcher's on one of many: no end of the work.
 _NOT_OF_WORK: Final = ("estroy", "exits successfully")
 _GAVE_UP: Final = "ChildFailedError"
+# A launcher's words as it starts ranks: torchrun's, DeepSpeed's.
+_STARTS: Final = re.compile(
+    r"Setting OMP_NUM_THREADS environment variable for each process|starting workers for entrypoint"
+    r"|Starting elastic_operator with launch configs|\[(?:launch|runner)\.py:\d+:main\] (?:cmd = |WORLD INFO DICT)"
+)
+_OF_STARTS: Final = ("Setting OMP", "starting workers", "Starting elastic", ":main] ")
+# Of two nodes' logs put one behind the other the second may tell of steps up to the failure, by a clock that differs.
+_CLEARLY_LATER_SECONDS: Final = 30.0
 _FAILED: Final = frozenset((*PROCESS_ENDS, "terminated", "killing", "cancelled"))
 
 
@@ -50,22 +59,32 @@ def ends_any_process(event: LogEvent) -> bool:
     return any(words in event.text for words in _NOT_OF_WORK)
 
 
+class _Step(NamedTuple):
+    line: int
+    rank: int | None
+    at: LineTime | None
+
+
 class LogProgress:
     """Lines that show that training went on, and where."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[int, int | None]] = []  # lines that tell of a later step than the one before; whose
+        self._steps: list[_Step] = []  # that are later than the one before
         self._step = -1
+        self._starts: list[tuple[int, LineTime | None]] = []  # lines with which a launcher starts ranks
         self._last: tuple[int, Line, str] | None = None  # that holds anything
 
-    def feed(self, line: Line, raw: str, number: int) -> None:
-        """Given a log's next line, decoded and as it stood, with its number, note the step or the bar that it tells."""
+    def feed(self, line: Line, raw: str, number: int, now: LineTime | None = None) -> None:
+        """Given a log's next line, decoded and as it stood, with its number and the time by which it was written, note
+        the step or the bar that it tells."""
         shown = decoloured(raw).rsplit("\r", 1)[-1]
         if match := _STEP.search(shown):
             step = int(match[1] or match[2])
             if step > self._step:
-                self._steps.append((number, line.rank))
+                self._steps.append(_Step(number, line.rank, now))
             self._step = step
+        if any(words in line.text for words in _OF_STARTS) and _STARTS.search(line.text):
+            self._starts.append((number, now))
         if line.text and not line.text.isspace():
             self._last = number, line, shown
 
@@ -84,17 +103,29 @@ class LogProgress:
     @property
     def went_on_at(self) -> int:
         """The line up to which nothing ended training, for steps enough are told after it; 0 where they are not."""
-        return self._steps[-_STEPS_AFTER][0] if len(self._steps) >= _STEPS_AFTER else 0
+        return self._steps[-_STEPS_AFTER].line if len(self._steps) >= _STEPS_AFTER else 0
 
     def began_again(self, events: Sequence[LogEvent]) -> list[LogEvent]:
-        """Given a log's events, return the steps that show it as an event, where ranks make steps after their agent had
-        seen one fail, and had not given up: it started them again, whether or not it says so (torchrun does at INFO).
-        What is told within these steps may have ended the ranks: the last of them stood in a buffer then."""
-        failed = max((e.line for e in events if e.kind == "restarting" or "failed (exitcode:" in e.text), default=None)
-        gave_up = max((e.line for e in events if e.kind == "launcher_failure" or _GAVE_UP in e.text), default=0)
-        if failed is None or gave_up > failed or self.went_on_at < failed:
-            return []
-        return [LogEvent("steps_again", f"steps to {self._step}", self.went_on_at, secondary=True)]
+        """Given a log's events, return what shows that ranks were started after one had failed: each line with which a
+        launcher starts them after those before it had given up; and the steps, where ranks make steps after their agent
+        had seen one fail and had not given up (it starts them again, whether or not it says so: torchrun does at INFO),
+        or long after it had. Files put one behind the other tell of one run by times that do not go on. What is told
+        within these steps may have ended the ranks: the last of them stood in a buffer then."""
+        over = [e.line for e in events if e.kind == "launcher_failure" or _GAVE_UP in e.text]
+        found = [
+            LogEvent("restarting", "a launcher starts ranks", number, secondary=True)
+            for number, at in self._starts
+            if (last := max((line for line in over if line < number), default=0))
+            and _is_later(at, _latest(events, last), 0.0)
+        ]
+        failed = max((e.line for e in events if e.kind == "restarting" or "failed (exitcode:" in e.text), default=0)
+        gave_up = max(over, default=0)
+        if self.went_on_at <= max(failed, gave_up) or not (failed or gave_up):
+            return found
+        at = self._steps[-_STEPS_AFTER].at
+        if gave_up <= failed or found or _is_later(at, _latest(events, gave_up), _CLEARLY_LATER_SECONDS):
+            found.append(LogEvent("steps_again", f"steps to {self._step}", self.went_on_at, secondary=True))
+        return found
 
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
@@ -104,9 +135,9 @@ class LogProgress:
         if not (waits or warned or event.kind == "exception") or _ended_by(event, events):
             return False
         after = 1 if waits else _STEPS_AFTER
-        if len(self._steps) >= after and self._steps[-after][0] > event.line:
+        if len(self._steps) >= after and self._steps[-after].line > event.line:
             return True
-        step = next((n for n, rank in self._steps if n > event.line and (whose is None or rank == whose)), None)
+        step = next((s.line for s in self._steps if s.line > event.line and (whose is None or s.rank == whose)), None)
         if step is None or any(other.kind in _FAILED for other in events):
             return False
         return any(
@@ -127,6 +158,16 @@ class LogProgress:
             for other in events
             if other.exception
         )
+
+
+def _latest(events: Sequence[LogEvent], line: int) -> LineTime | None:
+    """The latest time that is told up to this line."""
+    told = [LineTime(e.at_seconds, e.utc) for e in events if e.line <= line and e.at_seconds is not None]
+    return max(told, default=None)
+
+
+def _is_later(at: LineTime | None, than: LineTime | None, by_seconds: float) -> bool:
+    return at is not None and than is not None and at.utc == than.utc and at.seconds > than.seconds + by_seconds
 
 
 def _ended_by(event: LogEvent, events: Sequence[LogEvent]) -> bool:

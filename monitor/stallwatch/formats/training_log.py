@@ -71,7 +71,7 @@ _NUMBERS: Final = frozenset(
 )
 # glog's header, "[E1127 21:01:55.098 ProcessGroupNCCL.cpp:1628] ": its date has no year and is local time.
 _HEADER: Final = re.compile(r"\[[EWIF](?P<time>\d{3,4} \d\d:\d\d:\d\d\.\d+)?(?: \d+)? ?[\w.]+\.(?:cpp|hpp|h|cc):\d+\] ")
-_AGENTS_TIME: Final = re.compile(r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+_AGENTS_TIME: Final = re.compile(r"[EWIF](?P<time>\d{4} \d\d:\d\d:\d\d\.\d+) ")
 # 2.3: [PG 1 Rank 1]; 2.4: [PG 3 (mesh_sp) Rank 1]; 2.5 and later: [PG ID 0 PG GUID 0(default_pg) Rank 118], where GUID
 # or description may be missing.
 _PG: Final = re.compile(
@@ -173,8 +173,7 @@ class _Reading:
             line = read_line(raw, self._shapes)
         line = self._messages.feed(self._in_section(line), number)
         self.owners.feed(line)
-        self._progress.feed(line, raw, number)
-        self._tell_time(line)
+        self._progress.feed(line, raw, number, self._tell_time(line))
         before = len(self.events)
         part_of_block = self._traceback(line, number) or self._blocks.feed(line, number)
         if not part_of_block and not self.summary.feed(line.text, number):
@@ -223,13 +222,14 @@ class _Reading:
         """The line up to which nothing ended training, by the steps that are told after it."""
         return self._progress.went_on_at
 
-    def _tell_time(self, line: Line) -> None:
-        if line.stamp:
-            self._now = moment(line.stamp) or self._now
-        elif (header := _HEADER.match(line.text)) and header["time"]:
-            self._now = moment(header["time"]) or self._now
-        elif match := _AGENTS_TIME.match(line.text):
-            self._now = moment(match[0]) or self._now
+    def _tell_time(self, line: Line) -> LineTime | None:
+        """The line's own time, if it has one; those behind it without one are taken as written then."""
+        said = line.stamp
+        if not said and (header := _HEADER.match(line.text) or _AGENTS_TIME.match(line.text)):
+            said = header["time"] or ""
+        own = moment(said)
+        self._now = own or self._now
+        return own
 
     def _complete(self, place: int, line: Line) -> None:
         event = self.events[place]

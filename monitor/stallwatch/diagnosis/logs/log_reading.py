@@ -72,7 +72,9 @@ def _ends(events: Sequence[LogEvent]) -> list[int]:
     most = max(map(len, lines.values()), default=0)
     # Agents of several nodes may write one log: an attempt has ended when the last of them has said so.
     by_agents = [max(of[-1 - before] for of in lines.values() if len(of) > before) for before in range(most - 1, 0, -1)]
-    ends = by_agents if len(by_agents) >= len(restarts) else restarts
+    ends = by_agents if len(by_agents) > len(restarts) else restarts
+    if len(by_agents) == len(restarts):  # a run that gave up said more behind its agent's word
+        ends = [max(both) for both in zip(by_agents, restarts, strict=True)]
     return [*ends, *_before_steps(events, ends)]
 
 

@@ -1,0 +1,62 @@
+"""A log into which a later run writes on, behind the word of the launcher that gave the one before up."""
+
+import pytest
+
+from tests.builders.texts import timed_out, told, verdict
+from tests.unit.diagnosis.logs.test_reports_of_later_attempts import FAILED, STEPS, SUMMARY
+
+OVER = FAILED + SUMMARY
+TORCHRUN = (
+    "W1128 {at}.100000 {pid} torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each "
+    "process to be 1 in default, to avoid your system being overloaded\n"
+)
+DEEPSPEED = "[2026-11-28 {at},100] [INFO] [launch.py:163:main] WORLD INFO DICT: {{'node0': [0, 1]}}\n"
+AGENT = (
+    "I1128 {at}.100000 {pid} torch/distributed/elastic/agent/server/api.py:870] [default] starting workers for "
+    "entrypoint: python\n"
+)
+STARTS = pytest.mark.parametrize("start", [TORCHRUN, DEEPSPEED, AGENT], ids=["torchrun", "deepspeed", "agent"])
+LATER = "22:05:00"
+TIMED = "".join(f"2026-11-28 22:0{n}:00 step {100 + 10 * n} | loss 2.{n}\n" for n in range(7))
+
+
+@STARTS
+def test_who_failed_in_the_run_before_is_no_culprit_of_the_one_that_steps(start: str) -> None:
+    found = verdict(OVER + start.format(at=LATER, pid=7000) + STEPS)
+    assert (found.cause, found.culprits) == ("undecided", ())
+    assert "started again" in found.summary
+    assert any("ValueError" in fact.fact and "before" in fact.fact for fact in found.because)
+
+
+@STARTS
+@pytest.mark.parametrize("pid", [7000, 4990], ids=["another agent", "in containers of one number"])
+def test_of_two_runs_that_failed_the_later_one_is_told(start: str, pid: int) -> None:
+    later = OVER.replace("21:", "22:").replace("ValueError", "KeyError").replace(" 4990 ", f" {pid} ")
+    later = later.replace("[rank3]", "[rank5]").replace("rank: 3", "rank: 5").replace("rank      : 3", "rank      : 5")
+    assert told(OVER + start.format(at=LATER, pid=pid) + later) == ("rank_exited", (5,))
+
+
+def test_a_later_run_that_hangs_is_judged_by_its_own_waits() -> None:
+    waits = "".join(timed_out("2.6", rank, 20) for rank in (0, 1))
+    found = verdict(OVER + TORCHRUN.format(at=LATER, pid=7000) + STEPS + waits)
+    assert 3 not in found.culprits
+    assert "ValueError" not in found.summary
+
+
+def test_a_later_run_that_ends_well_is_over_and_nobody_is_to_blame() -> None:
+    end = "[rank0]:[I1128 23:00:00.1 main.cpp:1] \nTraining finished with exit code 0\n"
+    found = verdict(OVER + TORCHRUN.format(at=LATER, pid=7000) + STEPS + end)
+    assert (found.cause, found.culprits) == ("job_ended", ())
+
+
+def test_steps_that_are_made_long_after_the_launcher_gave_up_are_of_a_later_run() -> None:
+    assert told(OVER + TIMED) == ("undecided", ())
+
+
+@pytest.mark.parametrize("behind", [
+    TORCHRUN.format(at="20:05:00", pid=7000) + STEPS,
+    TIMED.replace(" 22:", " 21:"),
+    TORCHRUN.format(at="20:05:00", pid=7000) + STEPS + timed_out("2.6", 9, 20),
+])  # fmt: skip
+def test_a_second_nodes_log_behind_the_firsts_is_of_the_same_run(behind: str) -> None:
+    assert told(OVER + behind) == ("rank_exited", (3,))
