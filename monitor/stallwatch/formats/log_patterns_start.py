@@ -82,14 +82,22 @@ START_PATTERNS: Final[tuple[Pattern, ...]] = (
     pattern(
         "init_waiting",
         "Waiting in store based barrier",
-        r"Waiting in store based barrier to initialize process group for rank:? (?P<rank>\d+).*?"
-        r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
+        r"Waiting in store based barrier to initialize process group for rank:? (?P<rank>\d+)"
+        r"(?:.*?key: ?(?P<group_id>[\w:]+))?.*?world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
     ),
     pattern(
         "init_timeout",
         "store based barrier on rank",
-        r"Timed out initializing process group in store based barrier on rank:? (?P<rank>\d+).*?"
-        r"world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
+        r"Timed out initializing process group in store based barrier on rank:? (?P<rank>\d+)"
+        r"(?:.*?key: ?(?P<group_id>[\w:]+))?.*?world_size=(?P<expected>\d+), worker_count=(?P<joined>\d+)",
+    ),
+    # torch to 2.1 says who came, and who saw that all had come.
+    pattern("init_waiting", "to store for rank", r"Added key: (?P<group_id>[\w:]+) to store for rank:? (?P<rank>\d+)"),
+    pattern(
+        "init_waiting",
+        "ompleted store-based barrier",
+        r"Rank (?P<rank>\d+): Completed store-based barrier for key: ?(?P<group_id>[\w:]+) "
+        r"with (?=(?P<expected>\d+))(?P<joined>\d+) nodes",
     ),
     # The store was there, and went away while it was asked: no time ran out, and whoever serves it may have come.
     pattern(

@@ -20,6 +20,7 @@ _LONGEST_MARK: Final = 120
 OF_MEETING: Final = frozenset(
     ("address_in_use", "store_unreachable", "name_unresolved", "gloo_connect", "init_timeout", "nccl_no_adapter")
 )  # fmt: skip
+_WAITS: Final = ("desync_absent", "init_waiting")
 # What NCCL warns of as it looks which ways there are, and what ends a rank only where it raises then.
 _WARNED: Final = frozenset(("cuda_error", "gpu_unreachable", "shared_memory", "nccl_connect", "nccl_no_interface"))
 _WARNING: Final = "NCCL WARN"
@@ -130,7 +131,7 @@ class LogProgress:
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
         """Steps were told after this event of `whose` log: what was raised there ended no rank, for ranks wait for each
         other. A job whose ranks did not meet makes not even one; one that tells of its clean end raised no more."""
-        waits = event.kind in OF_MEETING or event.kind == "desync_absent"  # nobody makes a step meanwhile
+        waits = event.kind in OF_MEETING or event.kind in _WAITS  # nobody makes a step meanwhile
         warned = event.kind in _WARNED and _WARNING in event.text and not self._ends(event, events)
         if not (waits or warned or event.kind == "exception") or _ended_by(event, events):
             return False

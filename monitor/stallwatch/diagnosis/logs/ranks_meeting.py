@@ -1,6 +1,7 @@
 """The start of a job by its logs: who did not come to the ranks' meeting, and what does not fit together there."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stallwatch.diagnosis.logs.log_reading import LogReading
@@ -63,18 +64,26 @@ def _by_store_keys(logs: LogReading) -> Missing | None:
 
 
 def _by_count(logs: LogReading) -> Missing | None:
-    """As many as came have written it: who has not is missing."""
-    told = [e for e in logs.events if e.kind in _INIT and e.rank is not None and e.joined is not None and e.expected]
-    if not told:
+    """As many as came have written it: who has not is missing. Each barrier of the store counts by itself."""
+    barriers: dict[str | None, list[LogEvent]] = defaultdict(list)
+    for event in logs.events:
+        if event.kind in _INIT and event.rank is not None and not event.went_on:
+            barriers[event.group_id].append(event)
+    return next((missing for told in barriers.values() if (missing := _of_barrier(told)) is not None), None)
+
+
+def _of_barrier(told: Sequence[LogEvent]) -> Missing | None:
+    counted = [event for event in told if event.joined is not None and event.expected]
+    if not counted:
         return None
-    expected = {event.expected for event in told}
+    expected = {event.expected for event in counted}
     came = {event.rank for event in told if event.rank is not None}
-    most = max(event.joined or 0 for event in told)
+    most = max(event.joined or 0 for event in counted)
     size = expected.pop()
     if expected or size is None or most != len(came) or most >= size or max(came) >= size:
         return None
     missing = tuple(rank for rank in range(size) if rank not in came)
-    last = max(told, key=lambda event: event.joined or 0)
+    last = max(counted, key=lambda event: event.joined or 0)
     fact = f"{most} of {size} ranks came to the store's barrier: {rank_ranges(came)}"
     return Missing(missing, tuple(sorted(came)), True, "init_process_group", (Fact(fact, place_of(last)),))
 

@@ -1,5 +1,7 @@
 """Starts of jobs, and sides of a mismatch, as logs tell them."""
 
+import pytest
+
 from tests.builders.texts import DETAIL, RAISED, ranked, told, verdict
 
 
@@ -25,6 +27,39 @@ BARRIER = (
 def test_as_many_as_came_have_said_so_the_others_are_missing() -> None:
     log = "".join(RAISED.replace("ValueError: shard 17 is empty", BARRIER.format(rank, 4, 3)) for rank in (0, 1, 3))
     assert told(log) == ("init_missing", (2,))
+
+
+INFO = "[2022-02-08 19:04:39,700][torch.distributed.distributed_c10d][INFO] - "
+CAME = INFO + "Added key: store_based_barrier_key:{1} to store for rank: {0}\n"
+WAITS = (
+    INFO + "Waiting in store based barrier to initialize process group for rank: {0}, key: store_based_barrier_key:{1} "
+    "(world_size=4, worker_count=3, timeout=0:30:00)\n"
+)
+ALL_CAME = INFO + "Rank {0}: Completed store-based barrier for key:store_based_barrier_key:{1} with 4 nodes.\n"
+STEPS = "".join(f"step {number} | loss 2.{number}\n" for number in range(1, 9))
+
+
+def said(line: str, ranks: tuple[int, ...], number: int = 1) -> str:
+    return "".join(line.format(rank, number) for rank in ranks)
+
+
+WAITED = said(CAME, (0, 1, 3)) + said(WAITS, (0, 3))
+
+
+def test_who_has_written_its_key_has_come_though_it_does_not_say_that_it_waits() -> None:
+    assert told(WAITED) == ("init_missing", (2,))
+
+
+@pytest.mark.parametrize("after", [
+    said(CAME, (2,)) + said(ALL_CAME, (0, 1, 2, 3)), said(ALL_CAME, (0,)), STEPS,
+], ids=["all say so", "one says so", "they make steps"])  # fmt: skip
+def test_who_came_late_to_the_stores_barrier_is_not_missing(after: str) -> None:
+    assert told(said(WAITS, (0, 1, 3)) + after)[1] == ()
+
+
+def test_each_barrier_of_the_store_counts_by_itself() -> None:
+    first = WAITED + said(CAME, (2,)) + said(ALL_CAME, (0, 1, 2, 3))
+    assert told(first + said(CAME, (0, 2, 3), 2) + said(WAITS, (0, 3), 2)) == ("init_missing", (1,))
 
 
 def test_more_at_the_store_than_the_job_has_ranks_accuses_nobody() -> None:
