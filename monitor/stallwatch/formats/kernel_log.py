@@ -1,10 +1,14 @@
 """The kernel's log, as dmesg, journald or kmsg print it: GPU errors, out-of-memory kills, hung tasks, PCIe errors."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from stallwatch.formats.log_prefix import strip_colours
 from stallwatch.formats.outside_text import line_of
+from stallwatch.formats.xid import ENDS_PROCESS
 from stallwatch.model.kernel import KernelEvent
 from stallwatch.model.log_event import KernelLog
 
@@ -32,6 +36,8 @@ _OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?[^\[]*fa
 # The driver's word on a GPU that has no XID any more: nvstatuscodes.h of NVIDIA's open kernel modules.
 _NO_STATUS: Final = re.compile(
     r"NVRM: [^\[]*(?:Reset required \[NV_ERR_RESET_REQUIRED\]|GPU lost from the bus \[NV_ERR_GPU_IS_LOST\])"
+    # The driver could not start it.
+    r"|NVRM: GPU [0-9a-fA-F:.]+: RmInitAdapter failed"
     # Its firmware (GSP) does not answer: before XID 119 and 120, and without them where the driver starts.
     r"|NVRM: (?:GPU\d+ )?_kgsp\w+: (?:Heartbeat timed out|\*+ GSP Timeout)"
 )
@@ -110,7 +116,22 @@ def parse(data: bytes) -> KernelLog:
     reading = KernelLogReading()
     for number, line in enumerate(lines, 1):
         reading.feed(line, number)
-    return KernelLog(tuple(lines[-_KEPT_LINES:]), tuple(reading.events[-_KEPT_EVENTS:]))
+    return KernelLog(tuple(lines[-_KEPT_LINES:]), tuple(with_lost_causes(reading.events)[-_KEPT_EVENTS:]))
+
+
+def with_lost_causes(events: Sequence[KernelEvent]) -> list[KernelEvent]:
+    """Given a log's events, return them with each XID that is told only as the one for which a process was ended: the
+    log has lost that one's own line, or a person left it out."""
+    told = {event.xid for event in events if event.kind == "xid"}
+    found: list[KernelEvent] = []
+    ended: set[tuple[int, str | None]] = set()
+    for event in events:
+        cause, place = event.caused_by_xid, event.pci_bus_id
+        if cause is not None and event.xid in ENDS_PROCESS and cause not in told and (cause, place) not in ended:
+            ended.add((cause, place))
+            found.append(replace(event, xid=cause, caused_by_xid=None))
+        found.append(event)
+    return found
 
 
 def may_tell(line: str) -> bool:

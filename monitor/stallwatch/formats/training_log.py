@@ -127,7 +127,7 @@ def parse(data: bytes, most_events: int = _KEPT_EVENTS) -> LogTail:
     return LogTail(
         tuple(line[:MAXIMUM_LINE] for line in tail),
         tuple(events[-most_events:]),
-        tuple(reading.kernel.events[-most_events:]),
+        tuple(kernel_log.with_lost_causes(reading.kernel.events)[-most_events:]),
         reading.owners.nodes,
         reading.owners.by_local_rank,
     )

@@ -17,6 +17,9 @@ FABRIC_FAULTS: Final = frozenset({74, 136, *range(144, 151), 155})
 # Follow from another XID, from a killed process, or need nothing: never a cause alone.
 FOLLOW_ON: Final = frozenset({43, 45, 63, 92, 121, 137})
 
+# Of these, what the driver says as it ends a process' work, for that of another one or by itself.
+ENDS_PROCESS: Final = frozenset({43, 45})
+
 
 def bus_address(pci_bus_id: str) -> str:
     """Return "0000:3b:00" for the kernel's "0000:3B:00.0" and for NVML's "00000000:3B:00.0"; "" for anything else."""

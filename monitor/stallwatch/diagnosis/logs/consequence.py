@@ -295,7 +295,7 @@ def _xid_follows(event: LogEvent) -> str:
     number = int((event.message or "0").partition(",")[0])
     if "SXid" in event.text:
         return ""
-    if "caused by previous" in event.text or number in FOLLOW_ON:
+    if event.secondary or number in FOLLOW_ON:
         return "such an XID follows from another error, or from a process that was ended"
     if "Nonfatal" in event.text:
         return _NO_OUTAGE

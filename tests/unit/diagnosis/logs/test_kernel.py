@@ -7,9 +7,11 @@ from stallwatch.diagnosis import judge
 from stallwatch.model.evidence import NodeEvidence
 from stallwatch.model.kernel import KernelEvent
 from tests.builders.job import Rank, evidence
-from tests.builders.texts import marked, of_logs, ranked, timed_out, told, verdict
+from tests.builders.texts import AGENT, RAISED, marked, of_logs, ranked, timed_out, told, verdict
 
 XID = "NVRM: Xid (PCI:0000:61:00): {}, pid={}, name=python3, {}"
+
+FAULTS = ("gpu_fault", "fabric_fault")
 
 
 @pytest.mark.parametrize("stamp", ["", "[ 512.123456] ", "[Thu Nov 26 03:11:02 2026] ",
@@ -35,6 +37,22 @@ XID = "NVRM: Xid (PCI:0000:61:00): {}, pid={}, name=python3, {}"
 )
 def test_a_kernel_log_alone_tells_its_fault(stamp: str, line: str, cause: str) -> None:
     assert told(f"{stamp}usb 1-1: new device\n{stamp}{line}\n") == (cause, ())
+
+
+@pytest.mark.parametrize(("cause", "told_as"), [(149, "fabric_fault"), (79, "gpu_fault")])
+def test_what_caused_an_xid_is_told_by_that_one_where_its_own_line_is_lost(cause: int, told_as: str) -> None:
+    line = XID.format(45, 4711, f"Ch 00000008 caused by previous Xid {cause}") + "\n"
+    assert told(line) == (told_as, ())
+    failed = ranked(RAISED.replace("ValueError: shard 17 is empty", "RuntimeError: CUDA error: unknown error"), 2)
+    assert told(line, failed + AGENT["2.4"].format(code=1, rank=2, pid=4711)) == (told_as, (2,))
+
+
+def test_who_ended_another_work_of_its_own_caused_no_fault() -> None:
+    assert told(XID.format(45, 4711, "Ch 00000008 caused by previous Xid 43") + "\n")[0] not in FAULTS
+
+
+def test_a_gpu_that_the_driver_cannot_start_is_at_fault() -> None:
+    assert told("NVRM: GPU 0000:61:00.0: RmInitAdapter failed! (0x62:0x40:2434)\n") == ("gpu_fault", ())
 
 
 @pytest.mark.parametrize("line", [XID.format(43, 1, "Ch 00000008"), XID.format(45, 1, "Ch 00000008"),
