@@ -44,6 +44,7 @@ class Blocks:
         self._crashes: dict[tuple[int | None, str], tuple[int, list[CodeFrame] | None]] = {}  # None: another thread
         self._terminate: dict[tuple[int | None, str], int] = {}
         self._unfinished: dict[tuple[int | None, str], tuple[int, int]] = {}  # of a writer: event, and its line
+        self._stalled: tuple[str, int] | None = None  # Horovod's coordinator lists ranks next: its mark, the event
         self._mpi_rank: int | None = None
         self._unended: int | None = None  # event of a process whose end the next line tells
 
@@ -54,6 +55,8 @@ class Blocks:
             self._reasons[writer] = [place, _MOST_LINES, 0]
         elif event.kind == "exception" and (event.message or "").startswith(_UNFINISHED):
             self._unfinished[writer] = place, event.line
+        elif event.kind == "desync_absent" and not event.ranks:
+            self._stalled = line.writer, place
         elif event.kind == "failed_stack":
             self._stacks[writer] = place, []
         elif event.kind == "native_crash":
@@ -66,6 +69,8 @@ class Blocks:
     def feed(self, line: Line, number: int) -> bool:
         """Return True when the line is a part of a block, and no event of its own."""
         writer = line.rank, line.writer
+        if self._stalled is not None and self._is_of_stalled(line):
+            return True
         if writer in self._stacks and self._stack(writer, line.text):
             return True
         if writer in self._crashes and self._crash(writer, line.text):
@@ -89,6 +94,18 @@ class Blocks:
             self._unended = None
             return True
         return self._mpirun(line, number)
+
+    def _is_of_stalled(self, line: Line) -> bool:
+        """Horovod's list "Stalled ranks:", then "6: [horovod_allreduce.0, …]", where the number looks like a task's."""
+        mark, place = self._stalled or ("", 0)
+        if line.text.startswith("Stalled ranks:"):
+            return True
+        if line.task is None or line.writer != f"{mark}{line.task}" or not line.text.startswith("["):
+            self._stalled = None
+            return False
+        event = self._events[place]
+        self._events[place] = replace(event, ranks=tuple(sorted({*event.ranks, line.task})))
+        return True
 
     def _stack(self, writer: tuple[int | None, str], text: str) -> bool:
         place, frames = self._stacks[writer]

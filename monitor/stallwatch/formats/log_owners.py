@@ -109,8 +109,8 @@ class LineOwners:
             return event
         if event.local_rank is not None and (rank := self._by_local(event)) is not None:
             return replace(event, rank=rank)
-        if event.kind in PROCESS_ENDS:
-            return event
+        if event.kind in PROCESS_ENDS or (event.kind == "memory_killed" and event.ranks):
+            return event  # it tells of another process than the one that writes it
         if event.kind == "actor_died":  # who asked it for something tells that
             known = self._of_process(event)
             return replace(event, rank=next(iter(known))) if known is not None and len(known) == 1 else event

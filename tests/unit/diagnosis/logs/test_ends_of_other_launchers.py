@@ -138,3 +138,26 @@ def test_a_line_that_somebody_put_into_quotes_is_its_rank_s(mark: str) -> None:
     first += "terminated with exception: CUDA error: an illegal memory access was encountered\n"
     assert told(mark + first) == ("rank_raised", (2,))
     assert told(marked(ranked(RAISED, 2), mark)) == ("rank_raised", (2,))
+
+
+def test_what_srun_says_of_a_task_is_not_of_the_task_whose_mark_it_has() -> None:
+    memory = "srun: error: n3: task 11: Out Of Memory\n"
+    assert told(marked(memory, "0: ")) == told(memory) == ("rank_exited", (11,))
+
+
+LISTED_STALLS = (
+    "[2026-11-28 15:36:43.594972: W horovod/common/stall_inspector.cc:105] One or more tensors were submitted to be "
+    "reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 "
+    "seconds. This may indicate that different ranks are trying to submit different tensors or that only subset of "
+    "ranks is submitting tensors, which will cause deadlock. \nStalled ranks:\n6: [horovod_allreduce.0, "
+    "horovod_allreduce.1 ...]\n9: [horovod_allreduce.0]\n"
+)
+
+
+@pytest.mark.parametrize("mark", ["", "[1,0]<stderr>:"])
+def test_horovods_list_of_stalled_ranks_names_who_has_not_come(mark: str) -> None:
+    assert told(marked(LISTED_STALLS, mark)) == ("not_entered", (6, 9))
+
+
+def test_a_task_that_prints_a_list_behind_it_has_not_stalled() -> None:
+    assert told(LISTED_STALLS + "epoch 3\n12: [0.1, 0.2]\n") == ("not_entered", (6, 9))
