@@ -91,10 +91,15 @@ _WRAPPERS: Final = frozenset({
     "ActorUnavailableError", "TrainingFailedError", "TuneError", "WorkerGroupError", "CheckpointException",
 })  # fmt: skip
 # Libraries that talk to the world outside the job: a connection that they lost is this rank's own trouble.
-_OUTSIDE: Final = (
-    "requests.", "urllib3.", "httpx.", "httpcore.", "aiohttp.", "botocore.", "huggingface_hub.", "wandb.", "mlflow.",
-    "google.", "azure.", "gcsfs.", "s3fs.", "redis.", "pymongo.", "openai.", "grpc.", "urllib.",
+_CLOUDS: Final = (
+    "botocore.", "huggingface_hub.", "wandb.", "mlflow.", "google.", "azure.", "gcsfs.", "s3fs.",
 )  # fmt: skip
+_OUTSIDE: Final = (
+    *_CLOUDS, "requests.", "urllib3.", "httpx.", "httpcore.", "aiohttp.", "redis.", "pymongo.", "openai.", "grpc.",
+    "urllib.",
+)  # fmt: skip
+# A server that the job may have started itself, which goes with the rank that did; such speak no TLS.
+_NEARBY: Final = re.compile(r"\blocalhost\b|\b127\.\d|\b0\.0\.0\.0\b|::1\b")
 _OF_PIPES: Final = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError")
 _ADDRESS_IN_USE: Final = ("address already in use", "eaddrinuse")
 _OUT_OF_MEMORY: Final = ("out of memory", "outofmemoryerror", "cublas_status_alloc_failed")
@@ -198,6 +203,13 @@ def of_others(text: str) -> str:
     if text.startswith(_OUTSIDE):
         return ""
     return next((why for pattern, why in _OF_OTHERS if pattern.search(text)), "")
+
+
+def is_of_the_world(event: LogEvent) -> bool:
+    """Whether an exception tells of trouble with a server outside the job, by the library that raised it."""
+    of_type, message = event.exception or "", event.message or ""
+    by_tls = of_type.startswith(_OUTSIDE) and "https" in message.lower()
+    return (by_tls or of_type.startswith(_CLOUDS)) and not _NEARBY.search(message)
 
 
 def is_passed_on(text: str) -> bool:

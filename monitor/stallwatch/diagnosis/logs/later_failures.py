@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from stallwatch.diagnosis.logs.consequence import is_late
+from stallwatch.diagnosis.logs.consequence import is_late, is_of_the_world
 from stallwatch.diagnosis.logs.logged_failure import LoggedFailure
 from stallwatch.diagnosis.logs.strength import OF_A_RANK, TIMEOUTS
 from stallwatch.diagnosis.logs.watchdog_reports import GroupReading, read_groups
@@ -144,6 +144,8 @@ def _is_later(event: LogEvent, other: LogEvent) -> bool:
 def _is_of_the_rank_alone(one: LoggedFailure) -> bool:
     """Whether no other rank's end or absence raises the like, whenever it came."""
     event = one.event
+    if is_of_the_world(event) and not (event.secondary or event.cut or event.chained):
+        return True
     if one.kind not in ("exception", "out_of_memory") or event.secondary or event.cut or event.chained:
         return False
     named = (event.exception or "").rpartition(".")[2] in _OF_DATA_AND_CODE

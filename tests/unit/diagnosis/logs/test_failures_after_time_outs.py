@@ -10,6 +10,8 @@ OWN = (
     "FileNotFoundError: [Errno 2] No such file or directory: '/data/17.tar'",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "ZeroDivisionError: float division by zero",
+    "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='data.example.org', port=443): Max retries exceeded",
+    "botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL",
 )
 OF_OTHERS = (
     "torch.distributed.DistBackendError: NCCL error in: x.cpp:3, remote process exited or there was a network error",
@@ -17,6 +19,7 @@ OF_OTHERS = (
     "RuntimeError: DataLoader worker (pid 37) is killed by signal: Terminated.",
     "RuntimeError: CUDA error: unspecified launch failure",
     "requests.exceptions.ConnectionError: HTTPConnectionPool(host='10.0.0.2', port=8000): Max retries exceeded",
+    "httpx.ConnectError: All connection attempts failed for https://localhost:8443",
     "ConnectionResetError: [Errno 104] Connection reset by peer",
     "TimeoutError: rank 0 has not written /tmp/ready",
     "queue.Empty",
