@@ -162,7 +162,7 @@ def with_report(life: IncidentLife, report: Report, now_ns: int) -> IncidentLife
     known_ns = incident.verdict_since_ns if _is_same(incident.verdict, verdict) else None
     since_ns = known_ns if known_ns is not None else now_ns
     state, moved_ns = state_by(life, verdict), life.moved_ns
-    if verdict.traits.state == "waits":
+    if verdict.traits.state == "waits" or verdict.cause == "healthy":  # of which each rank was seen to move
         moved_ns = life.judged_look_ns
     incident = replace(incident, report=named(report, incident), state=state, verdict_since_ns=since_ns)
     return replace(life, incident=incident, moved_ns=moved_ns)

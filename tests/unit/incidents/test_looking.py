@@ -86,9 +86,10 @@ def test_what_came_while_a_look_was_judged_is_judged_as_well() -> None:
     assert not of(story.judged(report("undecided")), Judge)
 
 
-def test_what_moved_until_a_look_has_its_patience_from_then() -> None:
+@pytest.mark.parametrize("cause", ["waiting", "healthy"])
+def test_what_moved_until_a_look_has_its_patience_from_then(cause: str) -> None:
     story = Story()
-    story.hang("waiting")
+    story.hang(cause)
     story.stands(70)
     moved = (story.life.judged_look_ns - START) / SECOND
     while not story.life.capturing:
