@@ -49,6 +49,8 @@ class Observation(NamedTuple):
     waits_by_itself: bool = False  # for what the kernel gives it, or for a lock: what its other threads move is theirs
     # It stands in a blocking receive or send of a socket, or in the kernel for a file system: each wake is an answer.
     receives: bool = False
+    at_a_pipe: bool = False  # which wakes it whenever its other end has written there, or made room
+    own_bytes: int | None = None  # that its judged thread alone has read and written so far
     round_call: str = ""  # it sleeps in a loop, each round of which makes this call to other ranks
     pulses: int | None = None  # of its hook, so far
     frame_changes: int | None = None  # of its training thread, so far, as its hook counts them

@@ -153,8 +153,10 @@ def _bytes(first: Observation, last: Observation) -> Fact | None:
 
 def _flow(first: Observation, last: Observation, seconds: float) -> Fact | None:
     """A blocking receive sleeps until bytes are there, and so does who waits for a file system: small files, pages of a
-    mapped one. What a polling loop or a time-out wakes is none."""
-    if not (first.receives and last.receives):
+    mapped one. What a polling loop or a time-out wakes is none; who stands at a pipe has read or written some."""
+    moved = first.own_bytes is not None and last.own_bytes is not None and last.own_bytes > first.own_bytes
+    at_a_pipe = first.at_a_pipe and last.at_a_pipe and moved
+    if not (at_a_pipe or (first.receives and last.receives)):
         return None
     woke = _came(first.wakes, first.own_wakes, last.wakes, seconds)
     return Fact(f"what it waits for came {woke} times between the two looks", "/proc") if woke else None

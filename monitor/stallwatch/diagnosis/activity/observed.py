@@ -27,6 +27,7 @@ class JudgedThread(NamedTuple):
 def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Observation:
     """Given the judged thread at one look, and the lines that were read, return what is compared with another look."""
     process, beat, own, awaited = moment.look.process, moment.look.heartbeat, moment.thread, _awaited(moment)
+    own_id = own.os_thread_id if own else None
     return Observation(
         at_ns=process.at_ns if process else None,
         step=beat.step if beat else None,
@@ -41,9 +42,11 @@ def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Obse
         cpu_ticks=moment.kernel.cpu_ticks,
         read_bytes=process.read_bytes if process else None,
         write_bytes=process.write_bytes if process else None,
-        moved_bytes=moved_bytes(moment.look, own.os_thread_id if own else None, [one.pid for one in awaited]),
+        moved_bytes=moved_bytes(moment.look, own_id, [one.pid for one in awaited]),
         waits_by_itself=waits_by_itself(moment.kernel, moment.standing),
         receives=_receives(moment.thread) or kernel_wait(moment.kernel.wchan, moment.kernel.state) == "file",
+        at_a_pipe=_at_a_pipe(moment),
+        own_bytes=next((one.moved_bytes for one in process.threads if one.tid == own_id), None) if process else None,
         round_call=_round_call(moment, sources),
         wakes=moment.kernel.wakes,
         own_wakes=moment.kernel.own_wakes,
@@ -81,6 +84,7 @@ def _seen_thread(thread: ThreadStack, number: int, look: RankLook) -> SeenChild:
     return SeenChild(number, kernel.cpu_ticks, stack, (stack,) if stack else (), answers, kernel.own_wakes)
 
 
+_COMMUNICATES, _OF_A_POLL = ("subprocess", "_communicate"), 3  # frames: selectors' are above it
 # Calls of Python's library that block in one receive or send; an event loop's poll wakes for other reasons too.
 _BLOCKING = {"socket": frozenset({"readinto", "sendfile"}), "ssl": frozenset({"read", "recv_into", "recv", "send"})}
 
@@ -88,6 +92,14 @@ _BLOCKING = {"socket": frozenset({"readinto", "sendfile"}), "ssl": frozenset({"r
 def _receives(thread: ThreadStack | None) -> bool:
     inner = thread.frames[0] if thread and thread.frames else None
     return inner is not None and function(inner.name) in _BLOCKING.get(code_origin(inner.filename).module, ())
+
+
+def _at_a_pipe(moment: JudgedThread) -> bool:
+    """By the kernel, or where subprocess polls those of its child."""
+    wait = kernel_wait(moment.kernel.wchan, moment.kernel.state)
+    frames = moment.thread.frames[:_OF_A_POLL] if moment.thread else ()
+    named = ((code_origin(frame.filename).module, function(frame.name)) for frame in frames)
+    return wait in ("pipe", "pipe_write") or (wait == "poll" and _COMMUNICATES in named)
 
 
 def _children(look: RankLook) -> tuple[SeenChild, ...]:

@@ -25,15 +25,21 @@ def moves(
     beside: tuple[str, ...] = (),
     state: str = "S",
     names: Mapping[int, str] | None = None,
+    wakes: int = 0,
 ) -> bool | None:
     """Between two looks, five seconds apart: at the second each of its threads, by tid, has moved so many bytes, and
-    the process that it is 40 MiB. Thread 701 is one of Python's."""
+    the process that it is 40 MiB, and each thread has woken so often. Thread 701 is one of Python's."""
     other = thread(stack(*beside) if beside else RECORDS, name="Thread-1", tid=701)
 
     def look(number: int) -> ProcessLook:
         threads = tuple(
             ThreadState(
-                tid, (names or {}).get(tid, "python"), state, wchan=wchan, moved_bytes=count and count * (number - 1)
+                tid,
+                (names or {}).get(tid, "python"),
+                state,
+                wchan=wchan,
+                moved_bytes=count and count * (number - 1),
+                wakes=wakes * (number - 1),
             )
             for tid, count in moved.items()
         )
@@ -67,6 +73,25 @@ def test_what_processes_share_is_given_back_by_another_process() -> None:
     barrier = ("Condition.wait@PY/multiprocessing/synchronize.py:268", "Barrier.wait@PY/threading.py:697", *AT_A_LOCK)
     assert moves(barrier, "futex_do_wait", {PID: 0, 701: MANY}) is False
     assert moves(barrier, "futex_do_wait", {PID: 1 << 20, 701: MANY}) is True, "its own"
+
+
+@pytest.mark.parametrize(
+    ("waits", "wchan"),
+    [
+        (AT_A_LOCK, "anon_pipe_read"),
+        (AT_A_LOCK, "anon_pipe_write"),
+        (("PollSelector.select@PY/selectors.py:398", "Popen._communicate@PY/subprocess.py:2115", *STEP),
+         "do_poll.constprop.0"),
+    ],
+)  # fmt: skip
+def test_what_goes_through_a_pipe_flows_where_who_stands_there_wakes_and_has_moved_some(
+    waits: tuple[str, ...], wchan: str
+) -> None:
+    """A generator behind a pipe: a token each half second, for two and a half minutes, is read by one call."""
+    assert moves(waits, wchan, {PID: 40, 701: MANY}, wakes=10) is True
+    assert moves(waits, wchan, {PID: 40, 701: MANY}, wakes=2) is False, "a line, and then silence"
+    assert moves(waits, wchan, {PID: 0, 701: MANY}, wakes=10) is False, "a profiler's signals"
+    assert moves(EVENT, "do_poll.constprop.0", {PID: 40}, wakes=10) is False, "an event loop polls"
 
 
 def test_an_event_may_be_set_by_whoever_writes() -> None:
