@@ -9,6 +9,7 @@ from stallwatch.detectors.history import RankHistory
 
 LAG_LOOKS = 8
 _LAG_STEPS = 10
+_COUNTS_LOOKS = 3  # a step that takes longer is seen at the look after it
 # Of its peers' steps, to be of their kind at all: an evaluator that scores every thirtieth checkpoint counts something
 # else. Who was once as fast as they, over the looks that are kept, counts what they do, however slow it has become.
 _SAME_KIND = 0.25
@@ -72,14 +73,14 @@ def _looked_at(before: Lagging, own: int, usual: int, *, counts: bool, same_grou
 
 def who_lags(lagging: Sequence[Lagging]) -> Lagging | None:
     """Return the one rank whose steps fall further and further behind the median of its job. One that counts no step
-    any more is not slow: it stands, or its data are at an end and it takes part in the others' collectives (DDP's
-    join). Nor is one that runs another program than they do, by its count of steps or by its groups."""
+    any more is not slow: it stands, or its data are at an end and it cleans up, or takes part in the others'
+    collectives (DDP's join). Nor is one that runs another program than they do, by its count of steps or its groups."""
     late = [
         one
         for one in lagging
         if len(one.lags) >= LAG_LOOKS
         and one.lags[-1] >= _LAG_STEPS
-        and any(one.counted[1:])
+        and any(one.counted[-_COUNTS_LOOKS:])
         and one.comparable
         and all(a < b for a, b in zip(one.lags, one.lags[1:], strict=False))
     ]

@@ -54,6 +54,14 @@ def test_an_asynchronous_rank_that_falls_further_behind_is_named() -> None:
     assert "behind the median" in findings[0][1].reason
 
 
+@pytest.mark.parametrize("stops_at", [20.3, 20.9])
+def test_who_has_stopped_in_the_midst_of_a_look_does_not_fall_behind(stops_at: float) -> None:
+    """Predictions of shards of unequal size: rank 3 is done with its own, and cleans up; the others need it for
+    nothing."""
+    ranks = [*four()[:3], SimulatedRank(3, stuck_at=stops_at)]
+    assert not found(run(job_run(ranks, 60)), "slow")
+
+
 def test_who_counts_steps_of_another_kind_does_not_fall_behind() -> None:
     """An evaluator beside those that train, which counts the checkpoints that it has scored."""
     ranks = [*four(step_seconds=0.05)[:3], SimulatedRank(3, step_seconds=1.5)]
