@@ -36,6 +36,7 @@ PROGRAMS = tuple(
         "training_by_design",
         "training_told_by_users",
         "training_that_begins_late",
+        "training_of_many_kinds",
     )
 )
 HANGS = tuple(
