@@ -44,7 +44,7 @@ def observed(moment: JudgedThread, sources: tuple[SourceLine, ...] = ()) -> Obse
         write_bytes=process.write_bytes if process else None,
         moved_bytes=moved_bytes(moment.look, own_id, [one.pid for one in awaited]),
         waits_by_itself=waits_by_itself(moment.kernel, moment.standing),
-        receives=_receives(moment.thread) or kernel_wait(moment.kernel.wchan, moment.kernel.state) == "file",
+        receives=_receives(moment.thread) or _is_given(moment),
         at_a_pipe=_at_a_pipe(moment),
         own_bytes=next((one.moved_bytes for one in process.threads if one.tid == own_id), None) if process else None,
         round_call=_round_call(moment, sources),
@@ -80,7 +80,8 @@ def _awaited(moment: JudgedThread) -> tuple[SeenChild, ...]:
 
 def _seen_thread(thread: ThreadStack, number: int, look: RankLook) -> SeenChild:
     kernel, stack = thread_look(look.process, thread, main=False), _stack(thread, polls=True)
-    answers = kernel.wakes if _receives(thread) else None
+    at_a_socket = kernel_wait(kernel.wchan, kernel.state, kernel.waits_on) == "socket"
+    answers = kernel.wakes if _receives(thread) or at_a_socket else None
     return SeenChild(number, kernel.cpu_ticks, stack, (stack,) if stack else (), answers, kernel.own_wakes)
 
 
@@ -92,6 +93,13 @@ _BLOCKING = {"socket": frozenset({"readinto", "sendfile"}), "ssl": frozenset({"r
 def _receives(thread: ThreadStack | None) -> bool:
     inner = thread.frames[0] if thread and thread.frames else None
     return inner is not None and function(inner.name) in _BLOCKING.get(code_origin(inner.filename).module, ())
+
+
+def _is_given(moment: JudgedThread) -> bool:
+    """The kernel has it wait for a file system, or for a socket that is neither a group's nor the store's: whoever made
+    the call. A socket with a time-out is polled."""
+    wait = kernel_wait(moment.kernel.wchan, moment.kernel.state, moment.kernel.waits_on)
+    return wait == "file" or (wait == "socket" and moment.standing.where == "socket")
 
 
 def _at_a_pipe(moment: JudgedThread) -> bool:

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from stallwatch.diagnosis.activity import read_activity
+from stallwatch.diagnosis.activity.blocking_location import BlockingLocation
+from stallwatch.diagnosis.activity.observed import JudgedThread, observed
+from stallwatch.diagnosis.activity.threads import RankLook, thread_look
 from stallwatch.model.evidence import ProcessLook, SourceLine, ThreadState
 from tests.builders.rank_evidence import JOB, LOADER, PID, STEP, process, rank, stack, stacks, thread
 
@@ -92,6 +95,30 @@ def test_what_goes_through_a_pipe_flows_where_who_stands_there_wakes_and_has_mov
     assert moves(waits, wchan, {PID: 40, 701: MANY}, wakes=2) is False, "a line, and then silence"
     assert moves(waits, wchan, {PID: 0, 701: MANY}, wakes=10) is False, "a profiler's signals"
     assert moves(EVENT, "do_poll.constprop.0", {PID: 40}, wakes=10) is False, "an event loop polls"
+
+
+OWN_RECEIVE = ("load@JOB:9", *STEP)
+
+
+@pytest.mark.parametrize("wchan", ["wait_woken", "sk_wait_data", "unix_stream_data_wait"])
+def test_what_a_socket_gives_flows_whoever_calls_the_receive(wchan: str) -> None:
+    """A client of one's own, or redis': no frame of Python's library is below it, and a shard comes at 20 kB/s."""
+    assert moves(OWN_RECEIVE, wchan, {PID: 0}, wakes=10) is True
+    assert moves(OWN_RECEIVE, wchan, {PID: 0}, wakes=2) is False, "a message, and then silence"
+    assert moves(OWN_RECEIVE, "do_poll.constprop.0", {PID: 0}, wakes=10) is False, "with a time-out it polls"
+
+
+@pytest.mark.parametrize(("wchan", "answers"), [("unix_stream_read_generic", 10), ("do_epoll_wait", None)])
+def test_what_a_socket_gives_to_the_thread_that_it_waits_for_flows(wchan: str, answers: int | None) -> None:
+    threads = (
+        ThreadState(PID, "python", "S", wchan="futex_do_wait"),
+        ThreadState(701, "python", "S", wchan=wchan, wakes=10),
+    )
+    fetches = thread(stack("get@JOB:9", "Thread.run@PY/threading.py:982"), name="Thread-1 (get)", tid=701)
+    main, known = thread(stack(*RESULT)), process("S", "futex_do_wait", threads=threads)
+    look = RankLook(1, (main, fetches), (), known, None, None)
+    moment = JudgedThread(look, main, thread_look(known, main, main=True), BlockingLocation("lock", "waits"))
+    assert [one.answers for one in observed(moment).awaited] == [answers]
 
 
 def test_an_event_may_be_set_by_whoever_writes() -> None:
