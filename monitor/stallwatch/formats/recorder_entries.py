@@ -1,6 +1,7 @@
 """One entry of a dump, validated field by field: a bad entry is dropped, the rest of the dump stays."""
 
 import re
+from operator import itemgetter
 from typing import Any, Final
 
 from stallwatch.encoding import msgpack_of
@@ -33,6 +34,8 @@ _KIND_KEYS: Final = (
     "thread_name",
     "frames",
 )
+_ALL_NUMBERS: Final = itemgetter(*NUMBER_KEYS)
+_INTEGERS: Final = {int}
 _NEVER_ZERO: Final = frozenset(("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns"))
 
 
@@ -105,6 +108,23 @@ class EntryReader:
 
     def numbers(self, entry: dict[Any, Any], ordinal: int) -> tuple[int, ...]:
         """The numbers of an entry, in the order of NUMBER_KEYS; raise BadEntry for a bad one."""
+        return self._plain_numbers(entry) or self._read_numbers(entry, ordinal)
+
+    @staticmethod
+    def _plain_numbers(entry: dict[Any, Any]) -> tuple[int, ...] | None:
+        """The same of an entry that has them all, as integers that are none below zero: as every one of gloo's."""
+        try:
+            values = _ALL_NUMBERS(entry)
+        except KeyError:
+            return None
+        if {*map(type, values)} != _INTEGERS or min(values) < 0 or max(values) >= 2**63:
+            return None
+        record_id, seq, p2p_seq, op_id, created, started, completed = values
+        if seq >= _NUMBERS:
+            return None
+        return record_id, seq, p2p_seq, op_id, created or ABSENT, started or ABSENT, completed or ABSENT
+
+    def _read_numbers(self, entry: dict[Any, Any], ordinal: int) -> tuple[int, ...]:
         values = []
         for key in NUMBER_KEYS:
             value = entry.get(key)
@@ -139,7 +159,7 @@ class EntryReader:
         if type(state) is not str or state not in _STATES:
             return None
         try:
-            return msgpack_of([entry.get(key) for key in _KIND_KEYS])
+            return msgpack_of([*map(entry.get, _KIND_KEYS)])
         except (ValueError, OverflowError, RecursionError):  # a number of more than 64 bits, text that is none
             return None
 

@@ -195,8 +195,8 @@ def _node(
     is_oldest: bool,
 ) -> RecordedCall | None:
     first, last = entries[0], entries[-1]
-    transfers = tuple(entry for entry in entries if entry.is_p2p)
-    calls = () if transfers else tuple(entry for entry in entries if entry.name != _CLOSING) or ()
+    transfers = tuple([entry for entry in entries if entry.is_p2p])
+    calls = () if transfers else tuple([entry for entry in entries if entry.name != _CLOSING])
     partial = lost.cuts(entries)
     if not transfers and not calls and not partial:
         if is_oldest:
@@ -209,16 +209,16 @@ def _node(
         states = [_settled(entry, settles, completed) for entry in entries]
         done, timed_out = all(state[0] for state in states), any(state[1] for state in states)
     return RecordedCall(
-        record=first.record_id,
-        pg_id=first.pg_id,
-        group_name=first.group_name,
-        group_description=first.group_description,
-        seq=first.collective_seq_id,
-        key=(first.collective_seq_id, first.p2p_seq_id),
-        calls=calls,
-        transfers=transfers,
-        done=done,
-        timed_out=timed_out,
+        first.record_id,
+        first.pg_id,
+        first.group_name,
+        first.group_description,
+        first.collective_seq_id,
+        (first.collective_seq_id, first.p2p_seq_id),
+        calls,
+        transfers,
+        done,
+        timed_out,
         launched=closed or not closes or done,
         retired=last.retired,
         closed=closed,
