@@ -70,6 +70,8 @@ def _run(one: Row, quick: bool, revision: str) -> Measured:
         alone = own_processes() if one.is_exclusive else ()
         command = [*alone, sys.executable, "-m", "tests.bench", "--row", one.name, "--here", str(said)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "monitor"), *sys.path[1:]])}
+        # Some images set it: each child would compile all that it imports, which an installed daemon's never do.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         try:
             subprocess.run(
                 [*command, *(["--quick"] if quick else [])],
