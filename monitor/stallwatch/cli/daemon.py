@@ -22,6 +22,7 @@ from stallwatch.loop.sampling import Sampler
 from stallwatch.loop.starter import ChildStarter
 from stallwatch.model.incident import Incident, StandsAt, Told
 from stallwatch.node.disk import DiskChildEnded, DiskHangs, read_regular
+from stallwatch.node.free_lists import keep_what_is_there
 from stallwatch.node.privileged_client import Privileged
 from stallwatch.outputs.build import build, notify_test, secret_files, telling
 from stallwatch.outputs.output import Control, Output, stands_by, told_by
@@ -87,6 +88,7 @@ def command(path: Path | None, verbose: bool) -> int:
     log.info("watching state_directory=%s listen=%s", config.daemon.state_directory, config.http.listen or "off")
     if sys.stderr.isatty():
         log.info("`stallwatch status` shows this node's ranks, `stallwatch status --url` the address of the page")
+    keep_what_is_there()
     daemon.run(outputs)
     store.close()
     spare.close()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from stallwatch.node.free_lists import FreeLists
+from stallwatch.node.free_lists import FreeLists, keep_what_is_there
 
 
 def test_tuples_that_were_freed_are_given_back_each_five_minutes() -> None:
@@ -32,3 +32,21 @@ def test_it_is_not_done_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
         now = float(second)
         lists.give_back()
     assert collected == [300.0, 600.0, 900.0]
+
+
+def test_a_tick_is_over_before_its_objects_are_looked_through() -> None:
+    before = gc.get_threshold()
+    try:
+        FreeLists()
+        assert gc.get_threshold() == (5000, *before[1:])
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_what_a_process_has_for_its_life_is_looked_through_no_more() -> None:
+    for_life = [[number] for number in range(1000)]
+    try:
+        keep_what_is_there()
+        assert gc.get_freeze_count() >= len(for_life)
+    finally:
+        gc.unfreeze()
