@@ -1,7 +1,6 @@
 """What a rank's hook noted of its counters at its node's moments, several a second."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median, median_low
 
@@ -161,7 +160,7 @@ def _with_late(
     taken: int,
 ) -> PeerRank:
     """`in_time` and `peers`: what it and they had completed when they looked in time."""
-    offset_to = cache(lambda place: _offset(in_time, peers[place]))
+    offsets: dict[int, int | None] = {}  # by place among the peers, as far as they are asked
     noted, samples = {sample.number for sample in member.samples}, [*member.samples[:1]]
     for before, sample in pairwise(member.samples):
         if sample.number < taken or not is_late(sample, first):
@@ -174,8 +173,7 @@ def _with_late(
             surely = [
                 number
                 for number in (sample.number, *missed)
-                if stood
-                or _had_not_come(sample, ((of[number], offset_to(n)) for n, of in enumerate(peers) if number in of))
+                if stood or _had_not_come(sample, number, in_time, peers, offsets)
             ]
         samples += [] if sample.number in surely else [sample]
         samples += (msgspec.structs.replace(sample, number=number, at_ns=first[number]) for number in surely)
@@ -194,12 +192,24 @@ def _offset(mine: Mapping[int, int], theirs: Mapping[int, int]) -> int | None:
     return median_low(apart) if apart else None
 
 
-def _had_not_come(sample: CounterSample, there: Iterable[tuple[int, int | None]]) -> bool:
+def _had_not_come(
+    sample: CounterSample,
+    number: int,
+    mine: Mapping[int, int],
+    peers: Sequence[Mapping[int, int]],
+    offsets: dict[int, int | None],
+) -> bool:
     """Whether all that a rank with nothing pending had enqueued when its hook looked had been completed at a moment
-    before that: then it waited for nothing there. `there`: what each of its peers had completed, and how much more the
-    rank has as a rule."""
+    before that, of this number: then it waited for nothing there. `mine` and `peers`: what it and each of its peers had
+    completed; `offsets`: how much more it has than each as a rule, as far as that was asked before."""
     seen = False
-    for completed, offset in there:
+    for place, theirs in enumerate(peers):
+        completed = theirs.get(number)
+        if completed is None:
+            continue
+        if place not in offsets:
+            offsets[place] = _offset(mine, theirs)
+        offset = offsets[place]
         if offset is not None:
             seen = True
             if sample.enqueued > completed + offset:

@@ -38,6 +38,11 @@ class Times(msgspec.Struct, frozen=True, dict=True):
     def _ordered(self) -> list[int]:
         return sorted(self.recent)
 
+    @cached_property  # asked by who looks for stalls and by who shows ranks, of the same times
+    def limits(self) -> "dict[tuple[str, float], Limit | None]":
+        """What `limit_of` has said of these times, by the words and the floor that it was asked with."""
+        return {}
+
 
 class Limit(msgspec.Struct, frozen=True):
     """How long is too long, and why. Put into words when somebody asks: most limits are only compared."""
@@ -70,6 +75,13 @@ def limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     Four times the 95th percentile covers jitter of short steps; for long ones, which vary less, half as much again and
     some seconds do, so that a job with steps of a minute is looked at within two.
     """
+    asked = what, floor_seconds
+    if asked not in times.limits:
+        times.limits[asked] = _limit_of(times, what, floor_seconds)
+    return times.limits[asked]
+
+
+def _limit_of(times: Times, what: str, floor_seconds: float) -> Limit | None:
     if not times.learned:
         return None
     tail = times.quantile(0.95) / SECOND_NS

@@ -9,6 +9,7 @@ from stallwatch.formats.outside_text import name_of
 # Enough for every file that is read whole here; a process' status with 4,096 groups is the longest.
 _LIMIT_BYTES = 1 << 16
 _AGAIN_BYTES = 4096
+_STATE_BYTES = 128  # of a stat line: pid, a name of 63 characters at most (a kernel thread's), state
 ENVIRONMENT_LIMIT_BYTES = 1 << 20  # more of a process' environment is not read
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -163,6 +164,7 @@ class ProcessDirectory:
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         """Raise ProcessLookupError when there is no such process."""
         self.pid = pid
+        self._main_stat = f"task/{pid}/stat"
         self._kept: dict[str, int] = {}
         try:
             self.descriptor = os.open(f"{proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -229,7 +231,7 @@ class ProcessDirectory:
     def is_stopped(self) -> bool:
         """Whether its state is T, for those who ask several times a second. Raise as `stat` does."""
         # The main thread's, which is the process' as well: the process' own file sums up hundreds of threads.
-        data = self.read_again(f"task/{self.pid}/stat")
+        data = self.read_again(self._main_stat, _STATE_BYTES)
         return data[data.rindex(b")") + 2 :][:1] == b"T"
 
     def status(self) -> Status:

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,14 @@ def test_what_changes_in_a_status_is_what_the_whole_of_it_says(more: bytes) -> N
     data = b"Name:\tTracerPid:\nUid:\t1\t2\t3\t4\n" + more
     status = parse_status(data)
     assert parse_pauses(data) == (status.tracer_pid, status.wakes)
+
+
+@pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("S", False), ("t", False)])
+def test_who_is_stopped_is_told_by_the_state_whatever_its_name(tmp_path: Path, state: str, is_stopped: bool) -> None:
+    # The longest name there is, a kernel thread's, and the largest pid; the rest of the line is not read.
+    name = "a) T (b".ljust(63, "x")
+    stat = tmp_path / "4194304/task/4194304/stat"
+    stat.parent.mkdir(parents=True)
+    stat.write_text(f"4194304 ({name}) {state} " + " ".join(["18446744073709551615"] * 49) + "\n")
+    with ProcessDirectory(4194304, str(tmp_path)) as directory:
+        assert directory.is_stopped() is is_stopped
