@@ -5,6 +5,8 @@ from stallwatch.node.procfs import ProcessDirectory, parse_schedstat, parse_stat
 
 # Beside the main one: who trains, gloo's or NCCL's threads, a recorder. The rest of hundreds sleeps for the most part.
 _MOST = 8
+# And those of gloo that carry most, where a pool of OpenMP's threads is busier than any of them.
+_MOST_OF_GLOO = 2
 # Reads, at first and later: a new thread that does much is among them soon, and to ask 300 takes 2.5 ms.
 _CHOSEN_EVERY = (10, 30)
 _MOST_LISTED = 1024  # threads of one process that are asked: it may have as many as it likes
@@ -62,13 +64,19 @@ class BusiestThreads:
             except (OSError, ValueError):
                 continue
         self._is_told = bool(ran)
-        busiest = sorted(((run_ns, tid) for run_ns, tid in ran if tid != self._main), reverse=True)[:_MOST]
-        chosen = (self._main, *(tid for _, tid in busiest))
+        others = [tid for _, tid in sorted(ran, reverse=True) if tid != self._main]
+        known = self._communicates  # a thread is named when it begins
+        communicates = {
+            tid: known[tid] if tid in known else self._name(tid).startswith(_COMMUNICATES)
+            for tid in (self._main, *others)
+        }
+        of_gloo = [tid for tid in others[_MOST:] if communicates[tid]][:_MOST_OF_GLOO]
+        chosen = (self._main, *others[:_MOST], *of_gloo)
         for tid in set(self._chosen).difference(chosen):
             self._directory.let_go(f"task/{tid}/schedstat")
             self._directory.let_go(f"task/{tid}/status")
             self._ran.pop(tid, None)
-        self._communicates = {tid: self._name(tid).startswith(_COMMUNICATES) for tid in chosen}
+        self._communicates = communicates
         self._chosen = chosen
 
     def _listed(self) -> list[str]:

@@ -67,6 +67,15 @@ def test_who_carries_the_collectives_of_gloo_is_marked(threads: Threads) -> None
     )  # fmt: skip
 
 
+def test_who_carries_them_is_seen_beside_a_pool_that_is_busier(threads: Threads) -> None:
+    """Eleven threads of OpenMP do more than gloo's: nobody was seen to communicate."""
+    for number in range(11):
+        threads.run(100 + number, 9000)
+    for number in range(4):
+        threads.run(200 + number, 10 * number, "pt_gloo_runloop")
+    assert [sample.tid for sample in threads.busiest.read() if sample.communicates] == [203, 202]
+
+
 def test_only_who_may_spin_is_asked_how_often_it_slept(threads: Threads) -> None:
     threads.run(100, 10**9)
     assert [sample.wakes for sample in threads.busiest.read()] == [None, None]
