@@ -32,7 +32,7 @@ class Blame(NamedTuple):
     waiting: tuple[int, ...]
     seq: int
     operation: str
-    sure: bool  # False: the members of the group are guessed, or a majority decides
+    sure: bool  # False: the members of the group are guessed, a majority decides, or who is silent may have come
     parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of a mismatch: what was called, and by whom
     differs: Literal["op", "size", "count"] = "op"
 
@@ -175,7 +175,10 @@ def _silent(
     if group.begins and not with_log.issuperset(silent) and (len(silent) > 1 or silent[0] in group.written):
         return None
     kind: Final = "cleared" if _may_be_nodes(silent, len(world or members)) else "silent"
-    return Blame(kind, tuple(silent), group, tuple(sorted(group.waiters)), waited, at[0].operation, sure)
+    # The root of a broadcast sends and waits for nobody: it may have come and gone, and what it sent be stuck.
+    may_have_left = any(waiter.operation.strip("_") in _ROOTED for waiter in at)
+    waiting = tuple(sorted(group.waiters))
+    return Blame(kind, tuple(silent), group, waiting, waited, at[0].operation, sure and not may_have_left)
 
 
 def _may_be_nodes(ranks: Sequence[int], world: int) -> bool:
