@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from stallwatch.formats.log_prefix import Line, decoloured
-from stallwatch.formats.log_time import LineTime
+from stallwatch.formats.log_time import LineTime, moment
 from stallwatch.model.log_event import PROCESS_ENDS, LogEvent
 
 # Steps of a training loop as loggers print them; that many after an exception are no left-over of a buffer.
@@ -113,19 +113,23 @@ class LogProgress:
         or long after it had. Files put one behind the other tell of one run by times that do not go on. What is told
         within these steps may have ended the ranks: the last of them stood in a buffer then."""
         over = [e.line for e in events if e.kind == "launcher_failure" or _GAVE_UP in e.text]
+        ended = [*over, *(e.line for e in events if e.kind == "cancelled")]  # which may have a grace to make steps in
         found = [
             LogEvent("restarting", "a launcher starts ranks", number, secondary=True)
             for number, at in self._starts
-            if (last := max((line for line in over if line < number), default=0))
+            if (last := max((line for line in ended if line < number), default=0))
             and _is_later(at, _latest(events, last), 0.0)
         ]
         failed = max((e.line for e in events if e.kind == "restarting" or "failed (exitcode:" in e.text), default=0)
-        gave_up = max(over, default=0)
-        if self.went_on_at <= max(failed, gave_up) or not (failed or gave_up):
-            return found
-        at = self._steps[-_STEPS_AFTER].at
-        if gave_up <= failed or found or _is_later(at, _latest(events, gave_up), _CLEARLY_LATER_SECONDS):
-            found.append(LogEvent("steps_again", f"steps to {self._step}", self.went_on_at, secondary=True))
+        gave_up, began = max(over, default=0), found[-1].line if found else 0
+        steps = LogEvent("steps_again", f"steps to {self._step}", self.went_on_at, secondary=True)
+        if began and self.went_on_at <= began:
+            found.append(LogEvent("steps_again", "their start", began + 1, secondary=True))
+        elif began or (self.went_on_at > failed > gave_up):
+            found.append(steps)
+        elif self.went_on_at > gave_up > 0:
+            at = self._steps[-_STEPS_AFTER].at
+            found += [steps] if _is_later(at, _latest(events, gave_up), _CLEARLY_LATER_SECONDS) else []
         return found
 
     def went_on(self, event: LogEvent, events: Sequence[LogEvent], whose: int | None) -> bool:
@@ -163,7 +167,10 @@ class LogProgress:
 
 def _latest(events: Sequence[LogEvent], line: int) -> LineTime | None:
     """The latest time that is told up to this line."""
-    told = [LineTime(e.at_seconds, e.utc) for e in events if e.line <= line and e.at_seconds is not None]
+    until = [event for event in events if event.line <= line]
+    told = [LineTime(e.at_seconds, e.utc) for e in until if e.at_seconds is not None]
+    # Slurm says when it cancelled a job in the text alone.
+    told += [at for e in until if e.kind == "cancelled" and (at := moment(e.text))]
     return max(told, default=None)
 
 

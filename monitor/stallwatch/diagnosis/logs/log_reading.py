@@ -310,7 +310,7 @@ class LogReading:
     @property
     def says_something(self) -> bool:
         """Whether any line has a meaning here."""
-        return bool(self.told) or any(not means_nothing(event) for event in self.events)
+        return bool(self.told or self.earlier) or any(not means_nothing(event) for event in self.events)
 
     def of_kind(self, *kinds: str) -> list[LoggedFailure]:
         """The failures of these kinds, the first cause first."""

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.builders.texts import timed_out, told, verdict
+from stallwatch.diagnosis.logs import read_logs
+from tests.builders.texts import of_logs, timed_out, told, verdict
 from tests.unit.diagnosis.logs.test_reports_of_later_attempts import FAILED, STEPS, SUMMARY
 
 OVER = FAILED + SUMMARY
@@ -49,6 +50,13 @@ def test_a_later_run_that_ends_well_is_over_and_nobody_is_to_blame() -> None:
     assert (found.cause, found.culprits) == ("job_ended", ())
 
 
+@STARTS
+def test_a_later_run_of_which_no_more_is_told_than_its_start_is_not_what_failed_before(start: str) -> None:
+    found = verdict(OVER + start.format(at=LATER, pid=7000))
+    assert (found.cause, found.culprits) == ("undecided", ())
+    assert "their start" in found.summary
+
+
 def test_steps_that_are_made_long_after_the_launcher_gave_up_are_of_a_later_run() -> None:
     assert told(OVER + TIMED) == ("undecided", ())
 
@@ -60,3 +68,19 @@ def test_steps_that_are_made_long_after_the_launcher_gave_up_are_of_a_later_run(
 ])  # fmt: skip
 def test_a_second_nodes_log_behind_the_firsts_is_of_the_same_run(behind: str) -> None:
     assert told(OVER + behind) == ("rank_exited", (3,))
+
+
+PREEMPTED = "slurmstepd: error: *** JOB 99 ON n1 CANCELLED AT 2026-11-28T21:20:00 DUE TO PREEMPTION ***\n"
+
+
+def test_a_job_that_was_requeued_and_steps_again_is_not_over() -> None:
+    text = STEPS + PREEMPTED + TORCHRUN.format(at=LATER, pid=7000) + STEPS
+    found = verdict(text)
+    assert read_logs((), of_logs(text).log_events).says_something
+    assert (found.cause, found.culprits) == ("undecided", ())
+    assert "started again" in found.summary
+
+
+@pytest.mark.parametrize("behind", ["", STEPS, TIMED, TORCHRUN.format(at="20:05:00", pid=7000) + STEPS])
+def test_steps_in_the_grace_of_a_job_that_was_cancelled_are_its_own(behind: str) -> None:
+    assert told(STEPS + PREEMPTED + behind) == ("job_ended", ())
