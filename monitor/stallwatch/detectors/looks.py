@@ -206,7 +206,8 @@ def looked(before: Looks, alive: Sequence[RankHistory]) -> Looks:
     looks = msgspec.structs.replace(before, members=members)
     if not members:
         return looks
-    by_number = [{sample.number: sample for sample in member.samples} for member in members]
+    # Two late looks may tell of one moment: the first of them was made soonest after it.
+    by_number = [{sample.number: sample for sample in reversed(member.samples)} for member in members]
     numbers = set(by_number[0]).intersection(*by_number[1:])
     due = sorted(number for number in numbers if number > looks.taken)
     if not due:

@@ -7,6 +7,7 @@ import pytest
 
 from stallwatch.detectors.counter_samples import PeerRank, sampled, with_held, with_late
 from stallwatch.detectors.history import RankHistory
+from stallwatch.detectors.looks import Looks, looked
 from stallwatch.model.snapshot import CounterLook, GroupCounter, NodeSnapshot
 from tests.builders.clock import SECOND_NS
 from tests.builders.heartbeat import START_NS, heartbeat
@@ -97,9 +98,13 @@ Seen = tuple[int, int, int, int]  # the moment, a second each, how many millisec
 
 def noted(rank: int, *looks: Seen) -> PeerRank:
     """A rank as its hook has looked at it."""
+    return sampled({}, history(rank, *looks), nccl=False)
+
+
+def history(rank: int, *looks: Seen) -> RankHistory:
     made = (CounterLook(n, (1000 * n + late) * 1_000_000, 5, 0, 0, put, done) for n, late, put, done in looks)
-    beat = heartbeat(rank, looks=tuple(made))
-    return sampled({}, RankHistory(sample(rank, beat), START_NS, beat), nccl=False)
+    beat = heartbeat(rank, looks=tuple(made), groups=(GroupCounter("gloo", 0, looks[-1][2], looks[-1][3]),))
+    return RankHistory(sample(rank, beat), START_NS, beat, readable=True)
 
 
 def seen(member: PeerRank) -> list[Seen]:
@@ -144,6 +149,15 @@ def test_a_late_look_that_shows_what_the_one_before_did_is_of_all_moments_betwee
         assert seen(with_late(members, taken=0, nccl=nccl)[1]) == [
             (1, 0, 11, 10), (2, 0, 11, 10), (3, 0, 11, 10), (4, 0, 12, 11)
         ]  # fmt: skip
+
+
+def test_of_a_moment_that_two_late_looks_tell_of_the_first_of_them_is_taken() -> None:
+    """At the fourth it waits: its hook says so half a second later, and then, once more late, that it is done."""
+    peer = history(0, (1, 0, 11, 10), (2, 0, 12, 11), (3, 0, 12, 11), (4, 0, 12, 11), (5, 0, 13, 12))
+    late = history(1, (1, 0, 11, 10), (2, 2500, 11, 10), (3, 1600, 11, 11), (5, 0, 13, 12))
+    looks = looked(Looks(), (peer, late))
+    assert [one.pending for one in looks.members[1].samples if one.number == 4] == [True, False]
+    assert sum(look.waited[1] for look in looks.looks) == 4, "at all but the third"
 
 
 def test_what_was_used_is_as_it_was() -> None:
