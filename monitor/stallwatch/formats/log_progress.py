@@ -29,6 +29,7 @@ _NO_MORE_CUDA: Final = re.compile(
     r"illegal (?:memory access|instruction)|launch timed out|unspecified launch failure|device-side assert|hardware"
     r"|misaligned address|invalid program counter|uncorrectable|GPU is lost"
 )
+_UNHANDLED: Final = "unhandled cuda error"
 _OF_CUDA: Final = re.compile(r"nccl|cuda", re.IGNORECASE)
 # An end only as the last line of a log: in its midst a part of the work may say so.
 _LAST_WORD: Final = re.compile(
@@ -154,14 +155,19 @@ class LogProgress:
         )
 
     def _ends(self, warning: LogEvent, events: Sequence[LogEvent]) -> bool:
-        """What NCCL warned of leaves its process without CUDA, or the rank raised it before the steps that are told:
-        they stood in a buffer then."""
-        return _NO_MORE_CUDA.search(warning.text) is not None or any(
-            warning.line < other.line < self.went_on_at
-            and (other.rank == warning.rank or None in (other.rank, warning.rank))
-            and _OF_CUDA.search(f"{other.exception} {other.message}")
-            for other in events
-            if other.exception
+        """What NCCL warned of leaves its process without CUDA, or the rank raised it: before the steps that are told,
+        which stood in a buffer then, or at any time as an error of CUDA of which NCCL had no more to say."""
+        if _NO_MORE_CUDA.search(warning.text):
+            return True
+        later = [
+            e for e in events if e.line > warning.line and (e.rank == warning.rank or None in (e.rank, warning.rank))
+        ]
+        said = min((e.line for e in later if _WARNING in e.text), default=None)
+        return any(
+            (e.line < self.went_on_at or (_UNHANDLED in (e.message or "") and (said is None or e.line < said)))
+            and _OF_CUDA.search(f"{e.exception} {e.message}")
+            for e in later
+            if e.exception
         )
 
 

@@ -170,6 +170,9 @@ MET = "n1:100:200 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 4 
 def test_what_nccl_warns_of_and_trains_on_after_is_no_failure_of_its_rank() -> None:
     assert told(NOT_TRIED + MET) == ("rank_raised", (0,))
     assert told(NOT_TRIED + MET + STEPS)[1] == ()
+    later = NOT_TRIED.replace("3 'initialization error'", "700 'an illegal memory access was encountered'")
+    assert told(NOT_TRIED + MET + STEPS + ranked(RAISED, 3)) == ("rank_raised", (3,))
+    assert told(NOT_TRIED + MET + STEPS + later + RAISED_BY_NCCL) == ("rank_raised", (0,))
     assert told(NOT_TRIED + MET + STEPS + "Training complete\n") == ("job_ended", ())
     watchdog = "[rank2]:[E1128 21:11:49.1 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group "
     ended = f"{watchdog}watchdog thread terminated with exception: CUDA error: unspecified launch failure\n"
@@ -187,7 +190,8 @@ RAISED_BY_NCCL = ranked(RAISED.replace("ValueError: shard 17 is empty", (
     (NOT_TRIED.replace("3 'initialization error'", "700 'an illegal memory access was encountered'") + MET + STEPS,
      "rank_raised"),
     (NOT_TRIED.replace("3 'init", "1 'invalid argument', once 'init") + MET + RAISED_BY_NCCL + STEPS, "rank_raised"),
-], ids=["no more CUDA: memory", "no more CUDA: access", "raised, then a buffer"])  # fmt: skip
+    (NOT_TRIED.replace("3 'init", "1 'invalid argument', once 'init") + MET + STEPS + RAISED_BY_NCCL, "rank_raised"),
+], ids=["no more CUDA: memory", "no more CUDA: access", "raised, then a buffer", "raised after a buffer"])  # fmt: skip
 def test_what_nccl_warns_of_and_the_rank_does_not_survive_is_its_failure(log: str, wanted: str) -> None:
     assert told(log) == (wanted, (0,))
 
