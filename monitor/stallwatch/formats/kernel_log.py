@@ -36,8 +36,6 @@ _OFF_BUS: Final = re.compile(r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]+):? )?[^\[]*fa
 # The driver's word on a GPU that has no XID any more: nvstatuscodes.h of NVIDIA's open kernel modules.
 _NO_STATUS: Final = re.compile(
     r"NVRM: [^\[]*(?:Reset required \[NV_ERR_RESET_REQUIRED\]|GPU lost from the bus \[NV_ERR_GPU_IS_LOST\])"
-    # The driver could not start it.
-    r"|NVRM: GPU [0-9a-fA-F:.]+: RmInitAdapter failed"
     # Its firmware (GSP) does not answer: before XID 119 and 120, and without them where the driver starts.
     r"|NVRM: (?:GPU\d+ )?_kgsp\w+: (?:Heartbeat timed out|\*+ GSP Timeout)"
 )

@@ -51,10 +51,6 @@ def test_who_ended_another_work_of_its_own_caused_no_fault() -> None:
     assert told(XID.format(45, 4711, "Ch 00000008 caused by previous Xid 43") + "\n")[0] not in FAULTS
 
 
-def test_a_gpu_that_the_driver_cannot_start_is_at_fault() -> None:
-    assert told("NVRM: GPU 0000:61:00.0: RmInitAdapter failed! (0x62:0x40:2434)\n") == ("gpu_fault", ())
-
-
 @pytest.mark.parametrize("line", [XID.format(43, 1, "Ch 00000008"), XID.format(45, 1, "Ch 00000008"),
                                   "eth0: renamed from veth12",
                                   "docker0: port 1(veth1) entered disabled state"])  # fmt: skip
