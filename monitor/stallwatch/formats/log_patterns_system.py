@@ -116,6 +116,7 @@ SYSTEM_PATTERNS: Final = (
     pattern("memory_killed", "due to memory pressure", r"killed due to memory pressure \(OOM\)"),
     pattern("memory_killed", "running low on memory", r"killed due to the node running low on memory"),
     pattern("cancelled", "death signal", r"Received (?:Signals\.)?(?P<message>SIG\w+) death signal"),
+    pattern("cancelled", "Requeued SLURM job", r"Requeued SLURM job: \d+"),  # Lightning's, told that its time is over
     # DeepSpeed's launcher, of itself: Ctrl-C, or a scheduler.
     pattern("interrupted", "Main process received SIGINT", r"Main process received SIGINT, exiting"),
     pattern("cancelled", "Main process received", r"Main process received (?P<message>SIG\w+), exiting"),

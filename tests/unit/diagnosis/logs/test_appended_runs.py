@@ -84,3 +84,10 @@ def test_a_job_that_was_requeued_and_steps_again_is_not_over() -> None:
 @pytest.mark.parametrize("behind", ["", STEPS, TIMED, TORCHRUN.format(at="20:05:00", pid=7000) + STEPS])
 def test_steps_in_the_grace_of_a_job_that_was_cancelled_are_its_own(behind: str) -> None:
     assert told(STEPS + PREEMPTED + behind) == ("job_ended", ())
+
+
+def test_a_job_that_requeues_itself_is_over_until_it_starts_again() -> None:
+    signal = "Handling auto-requeue signal: 10\nRequeuing job 99...\nRequeued SLURM job: 99\n"
+    assert told(STEPS + signal) == ("job_ended", ())
+    stamped = signal.replace("Requeued", "2026-11-28 21:20:00,100 - INFO - Requeued")
+    assert told(STEPS + stamped + TORCHRUN.format(at=LATER, pid=7000) + STEPS) == ("undecided", ())
