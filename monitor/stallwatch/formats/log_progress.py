@@ -175,8 +175,8 @@ def _latest(events: Sequence[LogEvent], line: int) -> LineTime | None:
     """The latest time that is told up to this line."""
     until = [event for event in events if event.line <= line]
     told = [LineTime(e.at_seconds, e.utc) for e in until if e.at_seconds is not None]
-    # Slurm says when it cancelled a job in the text alone.
-    told += [at for e in until if e.kind == "cancelled" and (at := moment(e.text))]
+    # Slurm says when it cancelled a job in the text, by the host's clock, which may not be that of the lines.
+    told = told or [at for e in until if e.kind == "cancelled" and (at := moment(e.text))]
     return max(told, default=None)
 
 

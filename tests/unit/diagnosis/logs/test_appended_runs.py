@@ -3,7 +3,7 @@
 import pytest
 
 from stallwatch.diagnosis.logs import read_logs
-from tests.builders.texts import of_logs, timed_out, told, verdict
+from tests.builders.texts import marked, of_logs, timed_out, told, verdict
 from tests.unit.diagnosis.logs.test_reports_of_later_attempts import FAILED, STEPS, SUMMARY
 
 OVER = FAILED + SUMMARY
@@ -79,6 +79,12 @@ def test_a_job_that_was_requeued_and_steps_again_is_not_over() -> None:
     assert read_logs((), of_logs(text).log_events).says_something
     assert (found.cause, found.culprits) == ("undecided", ())
     assert "started again" in found.summary
+
+
+def test_lines_that_a_collector_stamps_by_utc_are_compared_by_its_stamps() -> None:
+    runs = STEPS + PREEMPTED, TORCHRUN.format(at=LATER, pid=7000) + STEPS
+    text = "".join(marked(run, f"2026-11-28T1{hour}:00:00Z ") for hour, run in enumerate(runs))
+    assert told(text) == ("undecided", ())
 
 
 @pytest.mark.parametrize("behind", ["", STEPS, TIMED, TORCHRUN.format(at="20:05:00", pid=7000) + STEPS])
