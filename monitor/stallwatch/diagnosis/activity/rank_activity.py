@@ -227,6 +227,17 @@ def last_exception(events: Iterable[LogEvent], rank: int, *, shared: bool = Fals
     return _as_raised(_of_chain(own)) if own else None
 
 
+def exception_of_nobody(events: Iterable[LogEvent], kind: str) -> RaisedException | None:
+    """Given what a log tells that ranks share, return the one exception of this kind of which it does not say whose it
+    is: torch puts a rank before its traceback once that has a process group, and no sooner."""
+    found = [event for event in events if event.kind == "exception" and event.rank is None and event.exception == kind]
+    if len({shown_message(event) for event in found}) != 1:
+        return None
+    raised = _as_raised(found[-1])
+    # Of who lost a peer there are several, and the one that was lost may have written what is no more in the log.
+    return None if raised.is_consequence and len(found) > 1 else raised
+
+
 def _of_chain(events: Sequence[LogEvent]) -> LogEvent:
     """The last exception; of those that were raised while others were handled, the first that is no consequence."""
     chain = [events[-1]]

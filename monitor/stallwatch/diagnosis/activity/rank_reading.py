@@ -24,6 +24,7 @@ from stallwatch.diagnosis.activity.rank_activity import (
     RankActivity,
     RankEnd,
     RankProgress,
+    exception_of_nobody,
     last_exception,
     logged_end,
     polls_a_child,
@@ -309,6 +310,8 @@ def _raised(rank: RankEvidence) -> RaisedException | None:
     told = next((beat.exception for beat in reversed(rank.heartbeat) if beat.exception and not beat.is_child), "")
     logged = last_exception(rank.log_events, rank.rank, shared=shares_its_log(rank))
     if told and not (logged and logged.text.startswith(told)):
+        if (unclaimed := exception_of_nobody(rank.log_events, told)) is not None and shares_its_log(rank):
+            return unclaimed
         return RaisedException(told, logged.frame if logged else None, is_consequence(told))
     return logged
 

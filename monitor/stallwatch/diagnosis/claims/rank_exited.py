@@ -161,6 +161,9 @@ def _may_be_victim(end: ProcessLook | None) -> bool:
     return end is None or not is_known(end) or end.exit_code == 1 or signal_of(end) == SIGABRT
 
 
+_VICTIMS_SHOWN = 3  # what they raised names whom they did not reach
+
+
 def crashed(analysis: Analysis) -> Saying:
     """Every rank is gone, and the first of them died of a peer that lived on: it took its groups down, or did not
     answer. Their launcher then ended whoever was left by SIGTERM; one of those may be it."""
@@ -190,7 +193,11 @@ def crashed(analysis: Analysis) -> Saying:
             "no rank is known to have ended before: one took its groups down and lived on, or the network between them "
             "failed"
         )
-    return Claim("rank_exited", (), "possible", (Fact(told, "/proc and logs"),), told=told)
+    raised = tuple(
+        Fact(f"rank {rank} raised {text}", "log") for rank, text in zip(victims, texts, strict=True) if ": " in text
+    )
+    facts = (Fact(told, "/proc and logs"), *raised[:_VICTIMS_SHOWN])
+    return Claim("rank_exited", (), "possible", facts, told=told)
 
 
 def _began_by_failing(ends: dict[int, ProcessLook | None]) -> bool:

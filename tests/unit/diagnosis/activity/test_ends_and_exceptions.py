@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stallwatch.diagnosis.activity import read_activity
 from stallwatch.diagnosis.activity.kernel_waits import kernel_wait
-from stallwatch.diagnosis.activity.rank_activity import last_exception
+from stallwatch.diagnosis.activity.rank_activity import RaisedException, last_exception
 from stallwatch.diagnosis.frames.code_origin import hint
 from stallwatch.model.evidence import (
     SHARED_LOG,
@@ -72,6 +72,39 @@ def test_a_traceback_that_names_nobody_in_a_file_of_several_ranks_is_nobodys() -
     attempts = (Attempt("log", 1, 0, True, SHARED_LOG),)
     assert read_activity(rank(log=anybody, attempts=attempts)).exceptions.text is None
     assert read_activity(rank(log=LOG, attempts=attempts)).exceptions.text == "ValueError: bad shard"
+
+
+REFUSED = (
+    "Traceback (most recent call last):",
+    f'  File "{JOB}", line 6, in <module>',
+    "RuntimeError: Gloo connectFullMesh failed with [/x/pair.cc:152] timed out connecting: Connection refused",
+)
+
+
+def test_what_a_hook_knows_by_its_type_is_told_by_the_one_such_exception_that_names_nobody() -> None:
+    """Before a rank has its group torch puts no rank before its traceback: "after RuntimeError" was said, and who had
+    only not reached its peer was the cause."""
+    attempts, beat = (Attempt("log", 1, 0, True, SHARED_LOG),), (own_record(ended=True, exception="RuntimeError"),)
+
+    def raised(*lines: str) -> RaisedException | None:
+        return read_activity(rank(log=lines, attempts=attempts, heartbeat=beat)).exceptions.raised
+
+    told = raised(*LOG, *REFUSED)
+    assert told is not None
+    assert told.text.startswith("RuntimeError: Gloo connectFullMesh failed")
+    assert (told.is_consequence, told.frame is not None) == (True, True)
+    own = REFUSED[:2]
+    for lines in (
+        (*own, "RuntimeError: bad batch", *REFUSED),
+        (*REFUSED, *REFUSED),
+        (*own, "ValueError: bad batch"),
+        LOG,
+    ):
+        of_nobody = raised(*lines)
+        assert of_nobody is not None
+        assert (of_nobody.text, of_nobody.is_consequence) == ("RuntimeError", False), lines
+    assert (alike := raised(*own, "RuntimeError: no such file", *own, "RuntimeError: no such file")) is not None
+    assert alike.text == "RuntimeError: no such file"
 
 
 @pytest.mark.parametrize(
