@@ -147,6 +147,8 @@ def ran_past(who: StepContext) -> list[NextStep]:
 
 def exited(who: StepContext) -> list[NextStep]:
     """Steps for a process that ended, by how it ended."""
+    if not who.verdict.culprits:
+        return _nobody_exited(who)
     activity = who.activity
     number = activity.end.exit_signal if activity else None
     last = f"Read the last lines of {who.name}'s log for what it did before the end."
@@ -198,6 +200,25 @@ def exited(who: StepContext) -> list[NextStep]:
         f"Read the traceback of {who.name}: it is the first to end, later errors of others are consequences.{where}",
         "If there is none, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which keeps it.",
         again,
+    ]
+
+
+_ADDRESSES_OF_THE_LIFE_BEFORE = (
+    "If torchrun had started the ranks again, they may have met the addresses of the life before, whose store is "
+    "torchrun's own and outlives them: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1."
+)
+
+
+def _nobody_exited(who: StepContext) -> list[NextStep]:
+    """Whose end was the first nothing tells."""
+    not_reached = any("connectFullMesh" in fact.fact for fact in who.verdict.because)
+    return [
+        "Read what each rank raised: an address in it is the peer's that was lost, or not reached. One that was alive "
+        "then may have taken its groups down, or was never there.",
+        *([_ADDRESSES_OF_THE_LIFE_BEFORE] if not_reached else []),
+        "If there is no traceback, decorate main with torch.distributed.elastic.multiprocessing.errors.record, which "
+        "keeps it.",
+        restart("Stop what is left of the job and start it from its last checkpoint."),
     ]
 
 

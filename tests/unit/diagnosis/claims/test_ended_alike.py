@@ -200,6 +200,7 @@ def test_a_job_whose_ranks_all_lost_a_peer_has_crashed_though_nobody_is_known_to
     raised = [fact.fact for fact in verdict.because if " raised " in fact.fact]
     assert raised, "it names the peer that was not reached"
     assert len(raised) <= 3, "all say the same"
+    assert "what each rank raised" in verdict.next_steps[0], "of no culprit there is a traceback to read"
 
 
 def test_who_ended_of_a_key_that_nobody_set_is_not_said_to_have_lost_a_connection() -> None:
