@@ -3,8 +3,10 @@
     python -m tests.bench.bench_footprint [--seconds 60] [--ranks 8] [--backend nccl]
 
 Memory is the proportional share (PSS) of all its processes together; CPU is what the kernel charged (nanoseconds that
-every process ran, ended ones included), so that a busy machine changes little. /metrics is scraped each 5 seconds, the
-peer's as well. The peer needs NVML; with it both are measured in turn, alone on the node.
+every process ran, ended ones included), so that a busy machine changes little. With ranks it is measured over the whole
+time from one sample of their calls to the next: shorter, a sample that fell into it counted for ten, or for none.
+/metrics is scraped each 5 seconds, the peer's as well. The peer needs NVML; with it both are measured in turn, alone on
+the node.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import NamedTuple
 
 import psutil
 
+from stallwatch.config_sections import DriftSection
 from stallwatch.demo.daemon_child import DaemonChild
 from tests.bench import jobs
 from tests.bench.figures import Figure, mean_of
@@ -29,6 +32,7 @@ from tests.bench.figures import Figure, mean_of
 SETTLE_SECONDS = 20.0  # imports, the first search for ranks
 IDLE_SECONDS = 75.0  # from then on what is not used is ended
 SCRAPED_EVERY_SECONDS = 5.0
+SAMPLED_EVERY_SECONDS = DriftSection().every_seconds
 PROGRAM = Path(__file__).parents[1] / "programs" / "communicating.py"
 JOB = "footprint"
 PEER = "nvitop-exporter"
@@ -163,8 +167,8 @@ def figures_of(label: str, cost: Cost, other: Cost | None) -> list[Figure]:
     return found
 
 
-def measure(seconds: float, ranks: int, backend: str, *, show: bool) -> list[Figure]:
-    """Return the figures of a node without a job, and of one whose ranks step."""
+def measure(seconds: float, busy_seconds: float, ranks: int, backend: str, *, show: bool) -> list[Figure]:
+    """Return the figures of a node without a job, of so many seconds, and of one whose ranks step."""
     beside = has_nvml()
     found: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="sw-") as name, jobs.server() as server:
@@ -191,7 +195,7 @@ def measure(seconds: float, ranks: int, backend: str, *, show: bool) -> list[Fig
             try:
                 wait_until_all_step(daemon, ranks, folder / "job.log")
                 time.sleep(SETTLE_SECONDS)
-                busy = watch(daemon.pid, port, seconds)
+                busy = watch(daemon.pid, port, busy_seconds)
                 strangers = sum(rank.training_job != JOB for rank in daemon.client.ranks().ranks)
                 told = len(daemon.client.incidents().incidents)
                 daemon.stop()
@@ -222,7 +226,9 @@ def wait_until_all_step(daemon: DaemonChild, ranks: int, log: Path) -> None:
 def figures(quick: bool) -> list[Figure]:
     """8 ranks, of NCCL where there is a GPU: there the peer takes its turns as well."""
     on_gpu = has_gpu()
-    return measure(20.0 if quick else 30.0 if on_gpu else 45.0, 8, "nccl" if on_gpu else "gloo", show=True)
+    backend = "nccl" if on_gpu else "gloo"
+    seconds, busy_seconds = (20.0, 20.0) if quick else (30.0, SAMPLED_EVERY_SECONDS)
+    return measure(seconds, busy_seconds, 8, backend, show=True)
 
 
 def has_gpu() -> bool:
@@ -238,7 +244,8 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     options = parser.parse_args()
-    for figure in measure(options.seconds, options.ranks, options.backend, show=True):
+    busy_seconds = max(options.seconds, SAMPLED_EVERY_SECONDS)
+    for figure in measure(options.seconds, busy_seconds, options.ranks, options.backend, show=True):
         print(figure)
     return 0
 

@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
         Goal("8 ranks: CPU", 1.0),
         needs={"torch"},
         peers={"nvitop-exporter"},
-        minutes=4,
+        minutes=9,
         is_exclusive=True,
     ),
     _row(
