@@ -26,6 +26,7 @@ class BusiestThreads:
         self._reads = 0
         self._ran: dict[str, int] = {}
         self._communicates: dict[str, bool] = {}
+        self._settled: set[str] = set()  # asked twice: a thread takes its name a moment after it began
         self._is_told = True  # kernels without CONFIG_SCHED_INFO do not tell it
 
     def read(self) -> tuple[ThreadSample, ...]:
@@ -65,11 +66,12 @@ class BusiestThreads:
                 continue
         self._is_told = bool(ran)
         others = [tid for _, tid in sorted(ran, reverse=True) if tid != self._main]
-        known = self._communicates  # a thread is named when it begins
+        known, settled = self._communicates, self._settled
         communicates = {
-            tid: known[tid] if tid in known else self._name(tid).startswith(_COMMUNICATES)
+            tid: known[tid] if tid in settled else self._name(tid).startswith(_COMMUNICATES)
             for tid in (self._main, *others)
         }
+        self._settled = known.keys() & communicates.keys()
         of_gloo = [tid for tid in others[_MOST:] if communicates[tid]][:_MOST_OF_GLOO]
         chosen = (self._main, *others[:_MOST], *of_gloo)
         for tid in set(self._chosen).difference(chosen):

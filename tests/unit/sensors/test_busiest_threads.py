@@ -76,6 +76,14 @@ def test_who_carries_them_is_seen_beside_a_pool_that_is_busier(threads: Threads)
     assert [sample.tid for sample in threads.busiest.read() if sample.communicates] == [203, 202]
 
 
+def test_a_thread_that_takes_its_name_after_it_was_listed_is_known(threads: Threads) -> None:
+    """Listed in the moment before it named itself, it was never known to carry collectives."""
+    threads.run(100, 9000)
+    threads.read(10)
+    threads.run(100, 9500, "pt_gloo_runloop")
+    assert threads.busiest.read() == (ThreadSample(50, 0), ThreadSample(100, 9500, communicates=True))
+
+
 def test_only_who_may_spin_is_asked_how_often_it_slept(threads: Threads) -> None:
     threads.run(100, 10**9)
     assert [sample.wakes for sample in threads.busiest.read()] == [None, None]
