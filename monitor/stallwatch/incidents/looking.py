@@ -126,10 +126,10 @@ def _stays_accused(life: IncidentLife, facts: JobFacts | None) -> bool:
     and so was storage that stood before the last step."""
     if life.incident.severity != "none" or life.family == "slow":
         return True
-    return died(life.incident.findings) and not _came_through(life.incident.verdict, facts)
+    return died(life.incident.findings) and not _left_in_order(life.incident.verdict, facts)
 
 
-def _came_through(verdict: Verdict | None, facts: JobFacts | None) -> bool:
+def _left_in_order(verdict: Verdict | None, facts: JobFacts | None) -> bool:
     """Whether all whom it accuses, or one of those who waited for them, ended their program in order since."""
     if verdict is None or facts is None or facts.failed:
         return False
