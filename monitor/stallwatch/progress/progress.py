@@ -153,7 +153,8 @@ def _bytes(first: Observation, last: Observation) -> Fact | None:
 
 def _flow(first: Observation, last: Observation, seconds: float) -> Fact | None:
     """A blocking receive sleeps until bytes are there, and so does who waits for a file system: small files, pages of a
-    mapped one. What a polling loop or a time-out wakes is none; who stands at a pipe has read or written some."""
+    mapped one. What a polling loop or a time-out wakes is none; who stands at a pipe has read or written some, which
+    the kernel counts of pipes, and not of recv(2)."""
     moved = first.own_bytes is not None and last.own_bytes is not None and last.own_bytes > first.own_bytes
     at_a_pipe = first.at_a_pipe and last.at_a_pipe and moved
     if not (at_a_pipe or (first.receives and last.receives)):

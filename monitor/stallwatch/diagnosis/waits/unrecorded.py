@@ -86,10 +86,11 @@ def apart_from_one_call(case: Case, unrecorded: tuple[int, ...], perhaps: tuple[
     others = [case.activity(rank) for rank in unrecorded]
     if any(a.call.is_transfer or a.place.in_store_or_init or a.progress.moving is not False for a in others):
         return []
-    calls = {(a.call.collective, a.place.frame) for a in others if a.call.in_collective}
+    if not all(a.call.in_collective and a.place.frame for a in others):
+        return []
+    if len({(a.call.collective, a.place.frame) for a in others}) != 1:
+        return []
     (rank,) = perhaps
     stack, evidence = case.activity(rank).place.stack, case.evidence.get(rank)
-    if len(calls) != 1 or len(others) != len([a for a in others if a.call.in_collective and a.place.frame]):
-        return []
     told = bool(stack) and evidence is not None and source_text(evidence.sources, stack[0]) is not None
     return [rank] if told else []  # a line that is not known may be a wait for the others' last call
