@@ -65,10 +65,10 @@ def program_is_started_from_a_mount_that_is_gone() -> None:
         subprocess.run([str(tool)], check=False)  # here
 
 
-@hang(causes=("not_entered",), culprits=(2,), where=("init",))
+@hang(culprits=(2,), where=("init",), by_nccl={"causes": ("rank_exited",), "where": ()})
 def one_is_started_again_alone() -> None:
     """A supervisor starts rank 2 again; the others are in the old world, and it waits for them in the rendezvous. Its
-    old connections stay open, as they do where a host is gone."""
+    old connections stay open, as they do where a host is gone. CUDA's do not, and NCCL ends the others."""
     train(WARM_UP)
     if RANK == 2:
         for handle in map(int, os.listdir("/proc/self/fd")):
@@ -112,9 +112,14 @@ def what_the_first_does_alone_asks_all() -> None:
     train(60)
 
 
-@hang(causes=("data_exhausted", "collective_mismatch"), culprits=(2,))
+@hang(
+    causes=("data_exhausted", "collective_mismatch"),
+    culprits=(2,),
+    by_nccl={"causes": ("rank_exited",), "culprits": ()},
+)
 def one_leaves_its_join_by_an_exception() -> None:
-    """DDP's `join()` for uneven inputs: rank 2 leaves it by an exception that is passed over, and tells nobody."""
+    """DDP's `join()` for uneven inputs: rank 2 leaves it by an exception that is passed over, and tells nobody. NCCL
+    pairs its barrier with their reductions of other sizes, and closes the connection."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(DEVICE))
     train(WARM_UP)
     try:
@@ -130,9 +135,10 @@ def one_leaves_its_join_by_an_exception() -> None:
     dist.barrier()
 
 
-@hang(causes=("collective_mismatch",), culprits=(2,))
+@hang(causes=("collective_mismatch",), culprits=(2,), by_nccl={"causes": ("rank_exited",)})
 def one_believes_that_its_metric_is_the_best() -> None:
-    """Each rank looks at its own loss: rank 2's is the best, and it alone saves, in torch's distributed checkpoint."""
+    """Each rank looks at its own loss: rank 2's is the best, and it alone saves, in torch's distributed checkpoint.
+    NCCL gives it a gradient for the size of what it gathers, of which it dies."""
     model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3))).to(DEVICE)
     model = torch.nn.parallel.DistributedDataParallel(model)
     for number in range(WARM_UP + 60):
