@@ -12,7 +12,7 @@ from stallwatch.bundle.stack_tree import render
 from stallwatch.cli.terminal import indented, safe, time_and_distance
 from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.model.causes import State
-from stallwatch.model.verdict import CulpritProcess, Report, Verdict
+from stallwatch.model.verdict import NO_PLACE, CulpritProcess, Report, Verdict
 from stallwatch.outputs.documents import IncidentDocument
 
 _MOST_CULPRITS = 8
@@ -82,7 +82,7 @@ def _culprit(process: CulpritProcess) -> Padding:
         f"pid {process.pid}" if process.pid is not None else "",
         f"on {process.host}" if process.host else "",
         process.gpu_uuid or "",
-        f"in {process.where}" if process.where and process.where != "unknown" else "",
+        f"in {process.where}" if process.where and process.where not in NO_PLACE else "",
     ]
     text = Text(f"rank {process.rank}", style="bold red")
     text.append(safe("  " + " ".join(word for word in words if word)).rstrip(), style="not bold default")

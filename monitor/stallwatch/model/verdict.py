@@ -13,6 +13,8 @@ Where = Literal[
     "user_code", "busy_loop", "lock", "gil", "dataloader", "checkpoint", "filesystem", "store", "socket", "init",
     "compile", "gpu_sync", "collective", "teardown", "unknown",
 ]  # fmt: skip
+# Of these a person reads no word: the line, or that there is none, says as much.
+NO_PLACE: tuple[Where, ...] = ("user_code", "unknown")
 Confidence = Literal["certain", "likely", "possible"]
 # What may end by itself: it is told when the patience with its kind ends (configuration, [tell]).
 EndsByItself = Literal[

@@ -7,7 +7,7 @@ from stallwatch.clock import iso
 from stallwatch.diagnosis.report.steps import deadline, safety
 from stallwatch.incidents.delivery_steps import LAST_STEPS, Step
 from stallwatch.model.incident import Incident
-from stallwatch.model.verdict import Verdict, cost_of
+from stallwatch.model.verdict import NO_PLACE, Verdict, cost_of
 
 _MOST_CULPRITS = 8
 _PREFIXES = {"updated": "now ", "escalated": "still ", "resolved": "resolved, ", "ended": "the job is over, it was "}
@@ -21,11 +21,17 @@ def headline(incident: Incident, step: Step) -> str:
     what = "stalled, no verdict yet" if standing else "a warning, nothing hangs"
     if verdict is not None:
         what = f"{who(verdict)}: {verdict.cause}"
-        since = f" since {clock_of(incident.opened_wall_ns)}" if verdict.traits.holds_back else ""
-        what += f"{cost_share(verdict)}{since}{place(verdict)}" if step not in LAST_STEPS else ""
+        what += f"{cost_share(verdict)}{_slow_when(incident)}" if verdict.traits.holds_back else ""
+        what += place(verdict) if step not in LAST_STEPS else ""
     began = _moment(incident.job_began_wall_ns, incident) if step in LAST_STEPS else ""
-    began = f" (started {began})" if began else ""
+    began = f" (run of {began})" if began else ""
     return f"{incident.job.training_job}{began}: {_PREFIXES.get(step, '')}{what}"
+
+
+def _slow_when(incident: Incident) -> str:
+    """ " since 14:02 UTC"; once it is over, " from 14:02 to 14:05 UTC"."""
+    began, over_ns = _moment(incident.opened_wall_ns, incident), incident.resolved_wall_ns
+    return f" since {began}" if over_ns is None else f" from {began.removesuffix(' UTC')} to {clock_of(over_ns)}"
 
 
 def clock_of(wall_ns: int) -> str:
@@ -40,8 +46,10 @@ def lasted(incident: Incident) -> str:
     if over_ns is None:
         return ""
     moved = incident.state == "resolved"
-    began = f"started {_moment(incident.job_began_wall_ns, incident)}, " if incident.job_began_wall_ns else ""
-    stood = f"found {_moment(incident.opened_wall_ns, incident)}"
+    began = f"run started {_moment(incident.job_began_wall_ns, incident)}, " if incident.job_began_wall_ns else ""
+    # Of little slowness it takes minutes to be found: an incident of it begins when that did.
+    was_slow = incident.verdict is not None and incident.verdict.traits.holds_back
+    stood = f"{'slow since' if was_slow else 'found'} {_moment(incident.opened_wall_ns, incident)}"
     return f"{began}{stood}, {'well again' if moved else 'over'} {iso(over_ns)[11:19]} UTC"
 
 
@@ -94,7 +102,7 @@ def cost_share(verdict: Verdict) -> str:
 def place(verdict: Verdict) -> str:
     """Where its culprits stand, as short as a phone's lock screen needs it: ", lock at loader.py:23"."""
     frames = {(process.frame.file, process.frame.line) for process in verdict.culprit_processes if process.frame}
-    said = verdict.where in ("unknown", None) or verdict.where in verdict.cause  # "collective_mismatch, collective"
+    said = verdict.where in NO_PLACE or (verdict.where or "") in verdict.cause  # "collective_mismatch, collective"
     words: list[str] = [verdict.where if verdict.where and not said else ""]
     if len(frames) == 1:
         ((file, line),) = frames

@@ -58,6 +58,27 @@ def test_how_long_it_lasted_is_said_and_ranks_of_a_clean_end_are_grey(browser: A
         assert colours[1] != colours[0], "a culprit that is gone is not grey"
 
 
+def test_a_slow_rank_is_called_slow_and_its_place_is_its_line_also_when_it_is_over(browser: Any) -> None:
+    """The tab said "stalled", the title "slow_rank · user_code", the list of the past that it holds the job back."""
+    frame = Frame("/job/train.py", 240, "main")
+    culprit = CulpritProcess(2, "node1", 7, None, "user_code", frame)
+    said = "Rank 2 holds the job back."
+    found = verdict(
+        cause="slow_rank", culprits=(2,), where="user_code", culprit_processes=(culprit,), waiting="", summary=said
+    )
+    slow = incident(severity="warning", report=diagnosis(found))
+    with served(node_report(slow), FakeControl(incidents=(slow,))) as node, opened(browser, address(node)) as shown:
+        page = shown.page
+        page.wait_for_selector("article.warning")
+        assert page.title() == "(1) slow · stallwatch"
+        assert "user_code" not in page.inner_text("article")
+        assert "train.py:240" in page.inner_text("article")
+        over = incident(state="resolved", severity="warning", report=diagnosis(found), resolved_wall_ns=WALL_NS)
+        node.output.publish(node_report(over))
+        page.wait_for_selector(f"#past >> text=It was: {said}")
+        assert shown.complaints == []
+
+
 @pytest.mark.parametrize("link", ["#llama-7b-1", "?incident=llama-7b-1"], ids=["of the page", "of a message"])
 def test_a_link_to_an_incident_survives_the_login(browser: Any, link: str) -> None:
     past = incident(state="resolved", resolution="the job ended")

@@ -380,9 +380,9 @@ def test_what_a_channel_has_read_a_minute_ago_is_not_said_again() -> None:
     began, ended = WALL_NS - 86_400 * 10**9, WALL_NS + 125 * 10**9
     lived = incident(state="ended", resolution="the job ended", job_began_wall_ns=began, resolved_wall_ns=ended)
     over = slack_message(lived, "ended")  # the next job of this name may run already
-    title = "⚫ llama-7b (started 12-31 00:00 UTC): the job is over, it was rank 2: not_entered"
+    title = "⚫ llama-7b (run of 12-31 00:00 UTC): the job is over, it was rank 2: not_entered"
     assert over["blocks"][0]["text"]["text"] == title
-    assert "started 12-31 00:00 UTC, found 00:00 UTC, over 00:02:05 UTC" in texts(over)
+    assert "run started 12-31 00:00 UTC, found 00:00 UTC, over 00:02:05 UTC" in texts(over)
     assert "over 00:02:05 UTC" in slack_line(lived, "ended")
     again = slack_message(incident(state="ended", resolution="the job was restarted"), "ended")
     assert "The job was restarted." in texts(again)

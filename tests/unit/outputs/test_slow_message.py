@@ -2,8 +2,9 @@
 
 import msgspec
 
-from stallwatch.model.verdict import Slowness, cost_of
+from stallwatch.model.verdict import CulpritProcess, Frame, Slowness, cost_of
 from stallwatch.outputs.slack_message import slack_message
+from tests.builders.clock import WALL_NS
 from tests.unit.outputs.reports import diagnosis, incident, verdict
 from tests.unit.outputs.test_slack_message import check_limits, texts
 
@@ -49,3 +50,30 @@ def test_who_since_when_how_much_why_and_what_now_stand_in_the_first_lines_of_a_
     assert phone[1].startswith(lead) and "nothing has to be ended" in phone[2]
     unknown = msgspec.structs.replace(found, summary=f"{lead}: {cost_of(cost)}.")
     assert "*Why:* no look has shown it yet" in texts(slack_message(incident(report=diagnosis(unknown)), "told"))
+
+
+def test_at_its_end_what_was_slow_how_much_and_from_when_to_when_is_told_and_not_that_something_started() -> None:
+    """It was read as a start ("llama-7b (started 23:50 UTC): resolved, rank 2: slow_rank"), and told none of it."""
+    cost = Slowness(0.06, 0.05, 0.07, 0.26, 100, 26.0)
+    slow = verdict(cause="slow_rank", where="user_code", summary="Rank 2 holds the job back.", slowness=cost)
+    over = incident(
+        state="resolved",
+        severity="warning",
+        report=diagnosis(slow),
+        resolution="the job is no longer held back",
+        job_began_wall_ns=WALL_NS - 600 * 10**9,
+        resolved_wall_ns=WALL_NS + 83 * 10**9,
+    )
+    told = slack_message(over, "resolved")
+    assert told["blocks"][0]["text"]["text"] == (
+        "🟢 llama-7b (run of 12-31 23:50 UTC): resolved, rank 2: slow_rank +30% from 00:00 to 00:01 UTC"
+    )
+    assert "run started 12-31 23:50 UTC, slow since 00:00 UTC, well again 00:01:23 UTC" in texts(told)
+    check_limits(told)
+
+
+def test_a_line_of_the_jobs_own_code_is_no_kind_of_place() -> None:
+    culprit = CulpritProcess(2, "node1", 7, None, "user_code", Frame("/job/train.py", 240, "main"))
+    slow = verdict(cause="slow_rank", where="user_code", culprit_processes=(culprit,))
+    title = slack_message(incident(report=diagnosis(slow)), "told")["blocks"][0]["text"]["text"]
+    assert title.endswith(" since 00:00 UTC, at train.py:240")

@@ -42,8 +42,9 @@ function clock(iso) {  // as commands and messages write it: 1/2/2026 is another
     ? time : `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())} ${time}`;
 }
 function join(words, between = " · ") { return words.filter(Boolean).join(between); }
+function placeOf(where) { return where && !["user_code", "unknown"].includes(where) ? where : ""; }  // the line says as much
 function causeOf(verdict, where = verdict.where) {  // "collective_mismatch · collective" says nothing more
-  return join([verdict.cause, where && where !== "unknown" && !verdict.cause.includes(where) && where]);
+  return join([verdict.cause, !verdict.cause.includes(placeOf(where)) && placeOf(where)]);
 }
 function within(ranges, ranks) {  // whether "2,5-7" holds only numbers of the set
   return ranges.split(",").every(range => {

@@ -6,11 +6,11 @@ function list(title, lines, tag = "ul") {
   return element("div", "", element("h3", "", title), element(tag, "", ...lines.map(line => element("li", "", ...prose(line)))));
 }
 function culprit(processes, verdict) {  // one card for those that stand at the same line
-  const [first] = processes, one = processes.length === 1, where = first.where || verdict.where;
+  const [first] = processes, one = processes.length === 1, where = placeOf(first.where || verdict.where);
   const name = called(processes.map(process => process.rank));
   const hosts = [...new Set(processes.map(process => process.host).filter(Boolean))];
   const who = join([name[0].toUpperCase() + name.slice(1), hosts.length > 4 ? `${hosts.length} nodes` : hosts.join(", "),
-    one && first.pid && `pid ${first.pid}`, one && first.gpu_uuid, where && where !== "unknown" && `in ${where}`]);
+    one && first.pid && `pid ${first.pid}`, one && first.gpu_uuid, where && `in ${where}`]);
   const box = element("div", "culprit", element("div", "who", who));
   const frame = first.frame;
   if (frame) {

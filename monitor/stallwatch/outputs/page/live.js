@@ -40,7 +40,8 @@ async function showIncidents(incidents, ranks) {
   for (const id of cards.keys()) if (!shown.some(incident => incident.incident_id === id)) cards.delete(id);
   const told = open.filter(incident => incident.severity !== "none");
   setText(byId("news"), open.length ? join(open.map(incident => incident.verdicts.length ? incident.verdicts[0].summary : "")) : "");
-  document.title = told.length ? `(${told.length}) stalled · stallwatch` : "stallwatch";
+  const slow = told.every(incident => incident.verdicts.length && incident.verdicts[0].cause === "slow_rank");
+  document.title = told.length ? `(${told.length}) ${slow ? "slow" : "stalled"} · stallwatch` : "stallwatch";
   showPast(incidents.filter(isOver));
 }
 const summary = element("nav", "overview");
@@ -105,7 +106,7 @@ function showPast(past) {
     link.href = `#${encodeURIComponent(incident.incident_id)}`;
     const verdict = incident.verdicts[0];
     return element("li", "", link, " ", element("span", "soft", join([`${incident.state} ${clock(incident.resolved_at)}`, how(incident)])),
-      element("div", "", ...prose(verdict ? verdict.summary : "")));
+      element("div", "", ...prose(verdict ? `It was: ${verdict.summary}` : "")));
   });
   const older = lines.slice(AT_ONCE), list = byId("past").querySelector("ul");
   list.replaceChildren(...lines.slice(0, AT_ONCE), ...older.length
