@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stallwatch.diagnosis.activity.threads import child_stacks, training_stacks
 from stallwatch.diagnosis.frames.code_origin import code_origin, source_text
 from stallwatch.diagnosis.job.case import Case
-from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, compared, waited
+from stallwatch.diagnosis.job.time_spent import LEAST_SAMPLES, Spent, compared, waited, would_show
 from stallwatch.diagnosis.report.steps_by_cause import profile
 from stallwatch.diagnosis.report.text import DOING, format_location
 from stallwatch.diagnosis.slow_signs import OF_COST, SIGNS, SlowRanks, SlowSign, holds, values
@@ -153,6 +153,10 @@ def _no_line(who: SlowRanks, *, profiled: bool) -> SlowSign:
         return SlowSign(
             Fact(f"{unknown}: the profile holds {samples} samples of its training thread, too few", "py-spy")
         )
+    of_peers = sum(stack.count for rank in who.peers for stack in training_stacks(rank))
+    if who.cost_share and not would_show(who.cost_share, samples, of_peers):
+        few = f"{samples} samples are too few to show a line that takes {who.cost_share:.0%} of {who.its} time"
+        return SlowSign(Fact(f"{unknown} yet: {few}", "py-spy"))
     said = "no single line takes the time: it is spread over many, or passes where stacks do not show it (GPU, driver)"
     return SlowSign(Fact(said, "py-spy"))
 

@@ -92,6 +92,12 @@ def _most(slow: Sequence[Sequence[SampledStack]], peers: Sequence[Sequence[Sampl
     return Spent(share[place], usual[place], frames, samples, where, greatest) if frames else None
 
 
+def would_show(share: float, samples: int, of_peers: int) -> bool:
+    """Whether a place that takes this share of a slow rank's time, and none of its peers', stands out of so many
+    samples."""
+    return share >= max(_LEAST_SHARE, _SPENT_ERRORS * _error(share, 0.0, samples, of_peers))
+
+
 def _error(p: float, q: float, samples: int, of_peers: int) -> float:
     """Standard error of a difference of two shares; none seen of many is still a share."""
     p, q = (p * samples + 1) / (samples + 2), (q * of_peers + 1) / (of_peers + 2)

@@ -119,6 +119,15 @@ def test_why_no_line_is_told_is_told() -> None:
     assert "the profile holds 3 samples of its training thread, too few" in verdict([seen(3, line(90))]).summary
 
 
+def test_of_few_samples_nobody_says_that_the_time_is_spread_over_many_lines() -> None:
+    """A look of two seconds at a rank that slept a fifth of its time: fifty samples, of which ten would be at the line.
+    The first message said that no single line took the time, and a later look found it."""
+    few = [load_batch(1), seen(13, line(90)), backward(7)]
+    said = verdict(few, peers=few).summary
+    assert "where it spends the time is not known yet: 21 samples are too few to show a line that takes" in said
+    assert "spread" not in said
+
+
 def test_a_profile_that_failed_says_why() -> None:
     failed = Attempt("profile", 1, 0, answered=False, detail="py-spy may not read it (ptrace). Give it the right.")
     ranks = [profiled_rank(number, (), QUIET, late_ns=STEP_NS // 2 if number == 2 else 0) for number in range(4)]
