@@ -142,7 +142,8 @@ def _given(analysis: Analysis, slow: Sequence[int]) -> float | None:
 def _told(analysis: Analysis, slow: Sequence[int], why: Reasons) -> str:
     held_back = analysis.case.held_back
     grows = held_back is not None and held_back.grows and held_back.ranks == tuple(slow)
-    since = "so since the first steps" if _is_from_start(analysis, slow) else "more and more" if grows else ""
+    since = f"{'they have' if len(slow) > 1 else 'it has'} been so since the first steps"
+    since = since if _is_from_start(analysis, slow) else "it costs more and more" if grows else ""
     return "; ".join(filter(None, (since, why.told)))
 
 

@@ -313,8 +313,8 @@ def test_the_same_line_for_longer_asks_for_what_the_ranks_are_given() -> None:
 
 
 def test_whether_it_became_slow_or_always_was_is_told() -> None:
-    assert "so since the first steps; it spends 38% of its time" in verdict(OWN, from_start=True).summary
-    assert "more and more; it spends 38% of its time" in verdict(OWN, grows=True).summary
+    assert "; it has been so since the first steps; it spends 38% of its time" in verdict(OWN, from_start=True).summary
+    assert "; it costs more and more; it spends 38% of its time" in verdict(OWN, grows=True).summary
     assert not [word for word in ("first steps", "more and more") if word in verdict(OWN).summary]
 
 
