@@ -166,14 +166,15 @@ _VICTIMS_SHOWN = 3  # what they raised names whom they did not reach
 
 def crashed(analysis: Analysis) -> Saying:
     """Every rank is gone, and the first of them died of a peer that lived on: it took its groups down, or did not
-    answer. Their launcher then ended whoever was left by SIGTERM; one of those may be it."""
+    answer. Their launcher then ended whoever was left by SIGTERM; one of those may be it, or one of whom nobody saw how
+    it ended."""
     ends = {rank: end_of(analysis, rank) for rank, activity in analysis.case.activities.items() if activity.end.gone}
     if not ends or len(ends) < len(analysis.case.observed) or analysis.case.unobserved:
         return None
     classes, left = _classes(analysis, ends)
     if not left and set(classes.values()) == {_CONSEQUENCE} and _began_by_failing(ends):
         left = [rank for rank, end in ends.items() if is_swept(end)]  # of one log of all the lines are anybody's
-    elif {classes[rank] for rank in left} != {_TERMINATED}:
+    elif not left or not all(classes[rank] == _TERMINATED or not is_known(ends[rank]) for rank in left):
         return None
     victims = [rank for rank in ends if rank not in left]
     if {classes[rank] for rank in victims} != {_CONSEQUENCE}:
@@ -187,7 +188,9 @@ def crashed(analysis: Analysis) -> Saying:
         return Claim("rank_exited", (), "possible", (Fact(told, "their hooks and logs"),), told=told)
     told = f"{named(victims)} {lost} and ended of that; "
     if left:
-        told += f"{named(left)} still lived then, and {verb(left, 'was', 'were')} cleared away after them: begin there"
+        cleared = all(is_known(ends[rank]) for rank in left)
+        then = f", and {verb(left, 'was', 'were')} cleared away after them" if cleared else ""
+        told += f"{named(left)} still lived then{then}: begin there"
     else:
         told += (
             "no rank is known to have ended before: one took its groups down and lived on, or the network between them "
@@ -201,12 +204,16 @@ def crashed(analysis: Analysis) -> Saying:
 
 
 def _began_by_failing(ends: dict[int, ProcessLook | None]) -> bool:
-    """Whether it is known of all when and how they ended, and the first did by itself: nobody asked the job to end."""
-    known = [(end.ended_ns, end) for end in ends.values() if end is not None and end.ended_ns and is_told(end)]
-    if len(known) < len(ends):
+    """Whether the first ended by itself: nobody asked the job to end. Where it is not known which or how that one did,
+    nobody may have been ended by somebody else, either."""
+    told = [end for end in ends.values() if end is not None and is_told(end)]
+    timed = [(end.ended_ns, end) for end in ends.values() if end is not None and end.ended_ns]
+    first = min(timed, key=lambda one: one[0])[1] if len(timed) == len(ends) else None
+    if first is not None and is_told(first):
+        told = [first]
+    elif any(map(is_swept, told)):
         return False
-    first = min(known, key=lambda one: one[0])[1]
-    return bool(exit_code(first)) or signal_of(first) == SIGABRT
+    return any(exit_code(end) or signal_of(end) == SIGABRT for end in told)
 
 
 def _ended_alike(analysis: Analysis, ends: dict[int, ProcessLook | None]) -> Saying:

@@ -42,6 +42,39 @@ def test_of_ranks_that_all_went_at_once_and_of_whose_ends_nothing_is_known_none_
     assert verdict.cause == cause
 
 
+LOST = ("epoch 1", *CLOSED)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        ended(3, 6),  # nobody saw how
+        Rank(3, dumped=False, state="X", log=LOST),
+        ended(3, 4, log=LOST),
+        Rank(3, dumped=False, state="Z", exit_code=1, log=LOST),  # nor when
+    ],
+)
+def test_of_a_crash_people_are_told_where_it_is_not_known_how_one_rank_ended(last: Rank) -> None:
+    """All the others lost their peers: that was undecided, and nobody was told that the job had died."""
+    lost = [ended(rank, 5 + rank / 50, exit_code=1, log=LOST) for rank in range(3)]
+    verdict = judge(evidence(*lost, last)).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (), "possible"), verdict.summary
+
+
+def test_of_a_crash_people_are_told_whatever_its_launcher_swept_later() -> None:
+    lost = [ended(rank, 5 + rank / 50, exit_code=1, log=LOST) for rank in range(2)]
+    verdict = judge(evidence(*lost, ended(2, 5.3, log=LOST), ended(3, 5.5, exit_signal=15, log=LOST))).verdicts[0]
+    assert (verdict.cause, verdict.culprits, verdict.confidence) == ("rank_exited", (), "possible"), verdict.summary
+
+
+def test_a_job_that_was_told_to_end_did_not_crash_by_what_its_ranks_lost() -> None:
+    """Of rank 3 nobody saw the end: it may have been the first that SIGTERM ended."""
+    lost = [ended(rank, 5 + rank / 50, exit_code=1, log=LOST) for rank in range(2)]
+    told_to_end = ended(2, 4.99, exit_signal=15, log=LOST)
+    verdict = judge(evidence(*lost, told_to_end, ended(3, 4.9, log=LOST))).verdicts[0]
+    assert verdict.cause != "rank_exited", verdict.summary
+
+
 def test_where_nobody_saw_how_some_ended_nor_how_the_others_fared_nothing_is_known_to_have_failed() -> None:
     unseen = [Rank(rank, dumped=False, looks=0, log=("epoch 1",)) for rank in (0, 3)]
     gone = [ended(rank, 5 + rank) for rank in (1, 2)]

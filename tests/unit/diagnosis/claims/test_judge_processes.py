@@ -119,7 +119,7 @@ def test_who_was_cleared_away_after_a_victim_had_ended_is_no_cause() -> None:
     timed_out = Rank(1, dumped=False, state="Z", exit_code=1, log=CLOSED, ended_ns=SECOND_NS)
     cleared = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 5 // 2) for r in (0, 2, 3)]
     verdict = judge(evidence(timed_out, *cleared)).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", ())
     at_once = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 11 // 10) for r in (0, 3)]
     first = Rank(2, dumped=False, state="X", ended_ns=SECOND_NS * 9 // 10)
     verdict = judge(evidence(timed_out, first, *at_once)).verdicts[0]
@@ -142,7 +142,7 @@ def test_who_is_ended_by_sigterm_after_a_victim_is_cleared_away_however_soon() -
     swept = Rank(1, dumped=False, state="X", exit_signal=15, ended_ns=SECOND_NS * 5 // 4)
     unseen = [Rank(r, dumped=False, state="X", ended_ns=SECOND_NS * 4 // 3) for r in (0, 2)]
     verdict = judge(evidence(lost, swept, *unseen)).verdicts[0]
-    assert (verdict.cause, verdict.culprits) == ("undecided", ())
+    assert (verdict.cause, verdict.culprits) == ("rank_exited", ())
     before = dataclasses.replace(swept, ended_ns=SECOND_NS * 3 // 4)
     verdict = judge(evidence(lost, before, *unseen)).verdicts[0]
     assert (verdict.cause, verdict.culprits) == ("rank_exited", (1,))
