@@ -255,13 +255,15 @@ def test_a_recorder_hides_no_standstill_of_training_that_takes_next_to_nothing()
     assert not found(run(hookless(lambda second, rank: little(second, rank, 20 if rank else 200))), "quiet")
 
 
-def one_goes_on(trained: float, pause: tuple[float, float] = (0, 0), *, gloo: bool = True) -> Fields:
+def one_goes_on(
+    trained: float, pause: tuple[float, float] = (0, 0), *, gloo: bool = True, who: tuple[int, ...] = (2,)
+) -> Fields:
     """Training with collectives under gloo until then; then rank 2 computes, but for a pause, and the others wait."""
 
     def fields(second: float, rank: int) -> dict[str, Any]:
         passed = second - min(max(second - pause[0], 0), pause[1] - pause[0])
         main = int(300_000_000 * min(second, trained))
-        main += int(1_000_000_000 * max(passed - trained, 0)) if rank == 2 else 0
+        main += int(1_000_000_000 * max(passed - trained, 0)) if rank in who else 0
         gloo_thread = int(20_000_000 * min(second, trained))
         return {
             "main_thread_cpu_ticks": main // 10**7,
@@ -291,6 +293,34 @@ def test_its_age_is_counted_from_when_it_works_on() -> None:
     findings = found(run(hookless(one_goes_on(30, pause=(30, 55)), 150)), "quiet")
     assert next(second for second, _ in findings if second > 57) == 116
     assert (findings[-1][1].since_ns - START_NS) / 1e9 == 56
+
+
+def test_two_of_four_that_work_on_while_the_others_wait_are_looked_at_too() -> None:
+    """Two that compute for ever, each for a reason of its own, or both for one: nobody looked, ever."""
+    findings = found(run(hookless(one_goes_on(30, who=(1, 2)), 150)), "quiet")
+    assert findings[0][0] == 90
+    assert findings[0][1].ranks == (0, 3)
+    assert "no rank here but ranks 1-2, which work on," in findings[0][1].reason
+
+
+def test_most_of_a_job_may_go_on_without_the_rest() -> None:
+    """Spares, an evaluator, a driver: who waits for them is not known."""
+    assert not found(run(hookless(one_goes_on(30, who=(0, 1, 2)), 200)), "quiet")
+
+
+@pytest.mark.parametrize("every", [8, 15, 28])
+def test_who_works_now_and_then_while_all_others_wait_is_looked_at_after_a_minute_and_a_half(every: int) -> None:
+    """It tries a dear call each quarter of a minute: at no tick was it quiet for long, and at none did it work on."""
+
+    def tries(second: float, rank: int) -> dict[str, Any]:
+        times = int(max(second - 30, 0)) // every
+        return one_goes_on(30)(min(second, 30) + times if rank == 2 else second, rank)
+
+    findings = found(run(hookless(tries, 240)), "quiet")
+    assert findings[0][0] == 120
+    assert [second for second, _ in findings] == list(range(120, 241))
+    assert {(finding.since_ns - START_NS) / 1e9 for _, finding in findings} == {30}
+    assert all("rank 2, which works on" in finding.reason for _, finding in findings)
 
 
 def test_who_is_stopped_does_not_work_on() -> None:
