@@ -68,10 +68,10 @@ def separate_jobs(members: Sequence[RankClaimant]) -> dict[Hashable, int]:
 
 def _groups(living: Sequence[RankClaimant]) -> list[list[RankClaimant]]:
     for is_wrong in (_has_twice_or_known_apart, _has_twice):
-        for place in range(len(ProcessGroupKey._fields)):
-            groups = _by(living, partial(_kin_at, place))
-            if not any(map(is_wrong, groups)):
-                return groups
+        by_place = (_by(living, partial(_kin_at, place)) for place in range(len(ProcessGroupKey._fields)))
+        told_apart = [groups for groups in by_place if not any(map(is_wrong, groups))]
+        if told_apart:
+            return _joined(min(told_apart, key=len), is_wrong)
     # Nothing tells them apart but when they came: the first of each rank, the second, …
     seen: Counter[int] = Counter()
     turns = {}
@@ -79,6 +79,22 @@ def _groups(living: Sequence[RankClaimant]) -> list[list[RankClaimant]]:
         turns[member.key] = seen[member.rank]
         seen[member.rank] += 1
     return _by(living, lambda member: turns[member.key])
+
+
+def _joined(
+    groups: Sequence[list[RankClaimant]], is_wrong: Callable[[Sequence[RankClaimant]], bool]
+) -> list[list[RankClaimant]]:
+    """Ranks of one job need not share anything (torchrun gives each a session, an orchestrator a container): what fits
+    into the job of those that came before is of it. One more process of rank 0 made four jobs of four ranks, and a
+    fifth of itself."""
+    joined: list[list[RankClaimant]] = []
+    for group in sorted(groups, key=lambda group: min(member.started for member in group)):
+        fitting = next((one for one in joined if not is_wrong([*one, *group])), None)
+        if fitting is None:
+            joined.append(list(group))
+        else:
+            fitting += group
+    return joined
 
 
 def _by(members: Iterable[RankClaimant], key: Callable[[RankClaimant], int]) -> list[list[RankClaimant]]:

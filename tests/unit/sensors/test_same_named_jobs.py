@@ -56,6 +56,33 @@ def test_a_third_job_takes_no_name_that_was_used() -> None:
     assert separate_jobs([*left, RankClaimant(30, 0, 50, A)]) == {20: 2, 30: 3}
 
 
+@pytest.mark.parametrize("shared", [(1, 1, 0, 0, 1), (0, 0, 0, 0, 0)], ids=["sessions", "containers"])
+def test_one_more_process_of_a_rank_does_not_part_ranks_that_share_nothing(shared: tuple[int, ...]) -> None:
+    """torchrun gives each rank a session of its own, an orchestrator a container: four ranks and a service of one of
+    them were five jobs."""
+    ranks = [
+        RankClaimant(10 + rank, rank, rank, ProcessGroupKey(*(one or 100 + rank for one in shared)))
+        for rank in range(4)
+    ]
+    service = RankClaimant(50, 0, 9, ProcessGroupKey(1, 1, 50, 50, 1))
+    assert separate_jobs([*ranks, service]) == {10: 1, 11: 1, 12: 1, 13: 1, 50: 2}
+    told = separate_jobs(ranks)
+    assert separate_jobs(remembering([*ranks, service], told)) == {10: 1, 11: 1, 12: 1, 13: 1, 50: 2}
+
+
+def test_two_jobs_of_two_launchers_each_are_two() -> None:
+    """Two nodes' agents on one, twice."""
+    parts = [(10, [0, 1], 1, 0), (20, [2, 3], 2, 5), (30, [0, 1], 3, 20), (40, [2, 3], 4, 25)]
+    members = [
+        one._replace(kin=ProcessGroupKey(1, 1, int(str(one.key)), 1, parent))
+        for first, ranks, parent, started in parts
+        for one in job(first, ranks, A, started)
+    ]
+    told = separate_jobs(members)
+    assert {told[key] for key in (10, 11, 22, 23)} == {1}
+    assert {told[key] for key in (30, 31, 42, 43)} == {2}
+
+
 def test_where_nothing_else_tells_the_order_does() -> None:
     members = job(10, [0, 1], A, 0) + job(20, [0, 1], A, 10)
     assert separate_jobs(members) == {10: 1, 11: 1, 20: 2, 21: 2}
