@@ -217,7 +217,7 @@ class StackCapture:
     def _run(self, pid: int, *flags: str, pauses: int | None = None) -> bytes:
         """`pauses`: the start ticks of a process that py-spy is to pause."""
         seconds = self._section.stack_seconds
-        arguments = ("dump", "--json", "--pid", str(pid), *flags)
+        arguments = ("dump", "--json", "--pid", str(_readable(pid)), *flags)
         with _AT_ONCE, self._py_spies.started(*arguments, limit_bytes=_OUTPUT_LIMIT_BYTES) as running:
             self._pausing = None if pauses is None else running
             try:
@@ -245,6 +245,15 @@ class StackCapture:
         if sent:
             said = f"py-spy left {self._sample.pid} stopped; SIGCONT sent"
             self._folder.note("release", time.monotonic_ns(), True, said)
+
+
+def _readable(pid: int) -> int:
+    """Of a process whose main thread has ended, a thread that lives: py-spy finds no program by its pid."""
+    try:
+        with ProcessDirectory(pid) as directory:
+            return directory.living_thread()
+    except (OSError, ValueError):
+        return pid
 
 
 def explain_failure(stderr: str, pid: int) -> NotCaptured:

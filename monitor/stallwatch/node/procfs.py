@@ -1,7 +1,9 @@
 """/proc/<pid>: pure parsers, and a directory that stays the same process even when its pid is used again."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from signal import SIGKILL
 from typing import NamedTuple
 
 from stallwatch.formats.outside_text import name_of
@@ -11,6 +13,8 @@ _LIMIT_BYTES = 1 << 16
 _AGAIN_BYTES = 4096
 _STATE_BYTES = 128  # of a stat line: pid, a name of 63 characters at most (a kernel thread's), state
 ENVIRONMENT_LIMIT_BYTES = 1 << 20  # more of a process' environment is not read
+_PF_EXITING = 0x4  # linux/sched.h
+_KILLED = 1 << (SIGKILL - 1)  # exit_group and every fatal signal leave it to each thread
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -225,8 +229,30 @@ class ProcessDirectory:
             os.close(descriptor)
 
     def stat(self) -> Stat:
-        """/proc/PID/stat, read now."""
-        return parse_stat(self.read_again("stat"))
+        """/proc/PID/stat, read now. A process whose main thread has ended alone is shown as a zombie; its state is that
+        of a thread which lives on, while there is one that is not ending, too."""
+        stat = parse_stat(self.read_again("stat"))
+        if stat.state != "Z" or stat.threads < 2:
+            return stat
+        return stat._replace(state=next((state for _, state in self._living()), stat.state))
+
+    def living_thread(self) -> int:
+        """The number by which the process' memory can be read: its pid, or another thread's where the main one has
+        ended alone. Raise as `stat` does."""
+        stat = parse_stat(self.read_again("stat"))
+        others = self._living() if stat.state == "Z" and stat.threads > 1 else iter(())
+        return next((tid for tid, _ in others), self.pid)
+
+    def _living(self) -> Iterator[tuple[int, str]]:
+        """Threads that are not ending, each with its state."""
+        for tid in self.names("task"):
+            with contextlib.suppress(OSError, ValueError):
+                data = self.read(f"task/{tid}/stat")
+                fields = data[data.rindex(b")") + 2 :].split(None, 7)
+                status = b"\n" + self.read(f"task/{tid}/status")
+                killed = int(_field(status, b"\nSigPnd:") or b"0", 16) & _KILLED
+                if fields[0] not in (b"Z", b"X") and not int(fields[6]) & _PF_EXITING and not killed:
+                    yield int(tid), fields[0].decode("ascii")
 
     def is_stopped(self) -> bool:
         """Whether its state is T, for those who ask several times a second. Raise as `stat` does."""

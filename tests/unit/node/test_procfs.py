@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,41 @@ def test_who_is_stopped_is_told_by_the_state_whatever_its_name(tmp_path: Path, s
     stat.write_text(f"4194304 ({name}) {state} " + " ".join(["18446744073709551615"] * 49) + "\n")
     with ProcessDirectory(4194304, str(tmp_path)) as directory:
         assert directory.is_stopped() is is_stopped
+
+
+WITHOUT_ITS_MAIN_THREAD = """
+import ctypes, threading
+threading.Thread(target=input).start()
+ctypes.CDLL(None).syscall(60, 0)  # exit(2), of this thread alone
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of a system call")
+def test_a_process_whose_main_thread_has_ended_alone_lives() -> None:
+    """It was told as a rank that had exited, for certain."""
+    command = [sys.executable, "-c", WITHOUT_ITS_MAIN_THREAD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child, ProcessDirectory(child.pid) as directory:
+        while parse_stat(directory.read("stat")).state != "Z":
+            assert child.poll() is None
+            time.sleep(0.01)  # the test's own time limit bounds this
+        while directory.stat().state not in ("S", "D"):
+            time.sleep(0.01)
+        assert directory.living_thread() == max(map(int, directory.names("task"))) != child.pid
+        child.kill()
+        while directory.stat().state != "Z":  # nobody has waited for it
+            time.sleep(0.01)
+        assert directory.living_thread() == child.pid
+
+
+def test_a_process_that_is_killed_and_cannot_end_yet_is_shown_as_gone(tmp_path: Path) -> None:
+    """One thread is held by a driver: what the kernel will end is no rank any more."""
+    task = tmp_path / "70" / "task"
+    for tid, state in ((70, "Z"), (71, "D")):
+        (task / str(tid)).mkdir(parents=True)
+        (task / str(tid) / "stat").write_text(stat_line(tid, state=state, threads=2))
+        (task / str(tid) / "status").write_text("Uid:\t1\t1\t1\t1\nSigPnd:\t0000000000000100\n")
+    (tmp_path / "70" / "stat").write_text(stat_line(70, state="Z", threads=2))
+    with ProcessDirectory(70, str(tmp_path)) as directory:
+        assert directory.stat().state == "Z"
+        (task / "71" / "status").write_text("Uid:\t1\t1\t1\t1\nSigPnd:\t0000000000000000\n")
+        assert directory.stat().state == "D"
