@@ -12,7 +12,7 @@ from stallwatch.node.procfs import TICKS_PER_SECOND
 from stallwatch.sensors.deaths import DeathWatch
 from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.exits import Traces, explain, note_traces
-from stallwatch.sensors.hookless import numbers_of
+from stallwatch.sensors.hookless import KnownRank
 from stallwatch.sensors.owners import OwnerNames
 from stallwatch.sensors.processes import ProcessWatch
 from stallwatch.sensors.same_named_jobs import RankClaimant, kin_of, separate_jobs
@@ -176,10 +176,16 @@ class FollowedRanks:
                 rank.watch.command = facts.command
                 rank.traces = rank.traces._replace(error_file=facts.environment.get("TORCHELASTIC_ERROR_FILE", ""))
         self._slow.keep(self._ranks)
+        for key in self._slow.beside():
+            beside = self._ranks.get(key)
+            if beside is not None and beside.heartbeat is None and beside.end is None:
+                self.forget(beside)
         for found in self._slow.found():
             if (found.pid, found.start_ticks) not in self._ranks:
                 self.follow(found.pid, found.start_ticks, found.names)
-        self._slow.known = {pid: numbers_of(rank.names) for (pid, _), rank in self._ranks.items()}
+        self._slow.known = {
+            pid: KnownRank(rank.names, rank.heartbeat is not None) for (pid, _), rank in self._ranks.items()
+        }
 
     def children_of(self, rank: FollowedRank) -> tuple[int, ...] | None:
         """Its children, whichever thread has started them, of the last seconds; None where nobody has looked."""

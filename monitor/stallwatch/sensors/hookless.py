@@ -1,5 +1,11 @@
-"""Finds ranks that have no hook: the topmost process that names a rank and has torch in it."""
+"""Finds ranks that have no hook: the topmost process that names a rank and has torch in it.
 
+A service that a rank or a person has started (a tracker's, a server of batches, a program that is tried in a shell of
+the same container) may have its variables and torch, and nothing of the rank above it. Where another process of these
+names takes part in the job (it has a hook, or threads of a process group) and this one does not, it is none of it.
+"""
+
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,7 +39,18 @@ _ADDR_NO_RANDOMIZE = 0x0040000  # personality(2)
 _MOST_ANCESTORS = 64  # of one process: a chain is as long as its user likes
 
 
+# Threads of torch's that there are where a process group is, by its back end.
+_OF_PROCESS_GROUPS = (b"pt_gloo", b"pt_nccl", b"pt_mpi", b"pt_ucc")
+_MOST_THREADS = 1_024  # of one process that are asked
+
 Numbers = tuple[int, int, int]  # rank, local rank, world size
+
+
+class KnownRank(NamedTuple):
+    """A process that is followed as a rank."""
+
+    names: RankNames
+    has_hook: bool = False
 
 
 class FoundRank(NamedTuple):
@@ -61,6 +78,8 @@ class _Seen:
         self.has_rank = False  # RANK itself, not a scheduler's name for it
         self.is_launcher: bool | None = None  # None: not looked at
         self.is_below = False  # of a rank: for good, also when that has gone and init has adopted it
+        self.has_process_group = False
+        self.is_beside = False  # another process is that rank: for good, unless it takes part after all
 
     @property
     def is_settled(self) -> bool:
@@ -75,14 +94,17 @@ class HooklessSearch:
         self._proc = proc
         self._without = without
         self.reading = 0  # the process whose memory is read now, and may not be had; for other threads
+        self.beside: frozenset[tuple[int, int]] = frozenset()  # of those followed: who is none, by pid and start ticks
         self._seen: dict[int, _Seen] = {}
         self._stacks: dict[int, tuple[int, int]] = {}  # of known ranks by pid, ended ones too: start ticks, stack_start
         self._searches = 0
         self._reads: Counter[int] = Counter()  # of this search, by user
         self._read_bytes: Counter[int] = Counter()
 
-    def search(self, known: Mapping[int, Numbers]) -> list[FoundRank]:
-        """Return ranks that are not among the `known`, by pid, and not below a process of the same rank."""
+    def search(self, followed: Mapping[int, KnownRank]) -> list[FoundRank]:
+        """Return ranks that are not among those `followed`, by pid, and neither below nor beside a process of the same
+        rank; `beside` then has what else is no rank."""
+        known = {pid: numbers_of(rank.names) for pid, rank in followed.items()}
         self._searches += 1
         self._reads.clear()
         self._read_bytes.clear()
@@ -106,12 +128,15 @@ class HooklessSearch:
             )
             if not seen.is_below and seen.pid not in known:
                 self._look_for_torch(seen)
-        return [
+        found = [
             FoundRank(pid, seen.start_ticks, seen.names)
             for pid, seen in named.items()
             if seen.names is not None and pid not in known and not seen.is_below
             and seen.torch_seen >= _TORCH_SEEN and not self._launches(pid, seen)
         ]  # fmt: skip
+        self._part(found, followed)
+        self.beside = frozenset((pid, self._seen[pid].start_ticks) for pid in followed if self._is_beside(pid))
+        return [rank for rank in found if not self._is_beside(rank.pid)]
 
     def children(self, of: Collection[int]) -> dict[int, tuple[int, ...]]:
         """Given pids, return the children of each as the last search met them, whichever thread has started them."""
@@ -120,6 +145,33 @@ class HooklessSearch:
             if seen.parent_pid in found:
                 found[seen.parent_pid].append(pid)
         return {pid: tuple(children) for pid, children in found.items()}
+
+    def _part(self, found: Sequence[FoundRank], followed: Mapping[int, KnownRank]) -> None:
+        """Part those that are a rank from what merely has its names."""
+        by_names: dict[RankNames, list[_Seen]] = {}
+        for pid, names in (*((rank.pid, rank.names) for rank in found), *((p, r.names) for p, r in followed.items())):
+            if (seen := self._seen.get(pid)) is not None:
+                by_names.setdefault(names, []).append(seen)
+        for several in by_names.values():
+            if len(several) > 1 or several[0].is_beside:
+                hooked = {one.pid for one in several if one.pid in followed and followed[one.pid].has_hook}
+                taking_part = [one for one in several if one.pid in hooked or self._has_process_group(one)]
+                for one in several:
+                    one.is_beside = one not in taking_part and (one.is_beside or bool(taking_part))
+
+    def _is_beside(self, pid: int) -> bool:
+        seen = self._seen.get(pid)
+        return seen is not None and seen.is_beside
+
+    def _has_process_group(self, seen: _Seen) -> bool:
+        """Whether it has one, or had one once: by the names of its threads, which torch gives them since 2.5."""
+        if not seen.has_process_group:
+            self._reads[seen.uid] += 1
+            folder = f"{self._proc}/{seen.pid}/task"
+            with contextlib.suppress(OSError):
+                tids = os.listdir(folder)[:_MOST_THREADS]
+                seen.has_process_group = any(_name_of(f"{folder}/{tid}").startswith(_OF_PROCESS_GROUPS) for tid in tids)
+        return seen.has_process_group
 
     def _look_at(self, pid: int) -> None:
         seen = self._seen.get(pid)
@@ -254,6 +306,15 @@ class HooklessSearch:
             return b"/libtorch" in self._read(seen, "maps", _MAPS_LIMIT_BYTES)
         except OSError:
             return False
+
+
+def _name_of(thread: str) -> bytes:
+    """Of a thread, by its folder; nothing where it has ended."""
+    try:
+        with open(f"{thread}/comm", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def numbers_of(names: RankNames) -> Numbers:

@@ -14,7 +14,7 @@ from stallwatch.formats.outside_text import name_of
 from stallwatch.hook.secrets import scrubbed_argv
 from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory
 from stallwatch.sensors.environ import parse_environment
-from stallwatch.sensors.hookless import FoundRank, HooklessSearch, Numbers
+from stallwatch.sensors.hookless import FoundRank, HooklessSearch, KnownRank
 from stallwatch.sensors.sensor import LATE_SECONDS
 
 _COMMAND_CHARACTERS = 300
@@ -39,11 +39,12 @@ class SlowReads:
         self._wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._facts: dict[tuple[int, int], SlowFacts] = {}
         self._found: tuple[FoundRank, ...] = ()
+        self._beside: frozenset[tuple[int, int]] = frozenset()
         self._children: tuple[int, Mapping[int, tuple[int, ...]]] = (0, {})  # since when it is known, by pid
         self._busy_since_ns: int | None = None
         self._holding: set[int] = set()  # processes that hold a thread which was left behind
         self._reading = 0  # the process whose facts are read now; 0: the search has the turn
-        self.known: Mapping[int, Numbers] = {}  # by pid; set by the reader of ranks, read by the search
+        self.known: Mapping[int, KnownRank] = {}  # by pid; set by the reader of ranks, read by the search
         self._start()
 
     def want(self, pid: int, start_ticks: int) -> None:
@@ -63,6 +64,10 @@ class SlowReads:
     def found(self) -> tuple[FoundRank, ...]:
         """Ranks without a hook, as of the last search."""
         return self._found
+
+    def beside(self) -> frozenset[tuple[int, int]]:
+        """Those that are known and turned out to be no rank, as of the last search."""
+        return self._beside
 
     def children_of(self, pid: int) -> tuple[int, ...] | None:
         """Return the children of a process that was `known` to the last search, which sees them on its way; None where
@@ -110,7 +115,7 @@ class SlowReads:
                     known, began_ns = self.known, self._busy_since_ns
                     found, children = tuple(search.search(known)), search.children(known)
                     if search is self._search:
-                        self._found, self._children = found, (began_ns, children)
+                        self._found, self._beside, self._children = found, search.beside, (began_ns, children)
             else:
                 if pid in self._holding:
                     continue

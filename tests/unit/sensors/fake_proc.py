@@ -56,6 +56,7 @@ class FakeProc:
         session: int = 1,
         stack: int = 0,
         personality: str = "00000000",
+        threads: tuple[str, ...] = ("python",),
     ) -> None:
         folder = self.root / str(pid)
         task = folder / "task" / str(pid)
@@ -67,6 +68,10 @@ class FakeProc:
         (folder / "stat").write_text(line)
         (task / "stat").write_text(line)
         (task / "children").write_text(" ".join(map(str, children)))
+        for place, name in enumerate(threads):
+            thread = folder / "task" / str(pid + 10_000 * place)
+            thread.mkdir(exist_ok=True)
+            (thread / "comm").write_text(f"{name}\n")
         (folder / "status").write_text(STATUS.format(uid=uid, tracer=tracer, nspid=namespace_pids or pid))
         (folder / "environ").write_text(environment.replace(" ", "\0") + "\0")
         (folder / "maps").write_text(maps)

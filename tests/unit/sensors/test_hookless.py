@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from stallwatch.sensors import hookless
-from stallwatch.sensors.hookless import HooklessSearch
+from stallwatch.sensors.environ import RankNames, parse_environment, rank_names
+from stallwatch.sensors.hookless import HooklessSearch, KnownRank
 from tests.unit.sensors.fake_proc import FakeProc
 
 RANK_0 = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"
@@ -20,9 +21,16 @@ def proc(tmp_path: Path) -> FakeProc:
 
 def found(search: HooklessSearch, searches: int = 6, known: tuple[int, ...] = ()) -> list[tuple[int, int]]:
     """By pid and rank; `known` are processes of rank 0 of two."""
+    followed = dict.fromkeys(known, KnownRank(names(RANK_0)))
     for _ in range(searches - 1):
-        search.search(dict.fromkeys(known, (0, 0, 2)))
-    return [(rank.pid, rank.names.rank) for rank in search.search(dict.fromkeys(known, (0, 0, 2)))]
+        search.search(followed)
+    return [(rank.pid, rank.names.rank) for rank in search.search(followed)]
+
+
+def names(environment: str) -> RankNames:
+    said = rank_names(parse_environment(environment.replace(" ", "\0").encode()))
+    assert said is not None
+    return said
 
 
 def test_a_search_sees_whose_children_there_are(proc: FakeProc) -> None:
@@ -178,6 +186,64 @@ def test_what_a_rank_forked_as_it_ended_does_not_become_that_rank(proc: FakeProc
     proc.add(150, environment=RANK_0, maps=TORCH, group=group, session=session)
     assert found(search, known=(101,)) == []
     assert found(search) == []  # also once that rank is forgotten
+
+
+def beside(proc: FakeProc, pid: int, rank: str = RANK_0, **fields: Any) -> None:
+    """A service with a rank's variables and torch, which init has adopted."""
+    proc.add(pid, environment=rank, maps=TORCH, start=2000, group=pid, session=pid, **fields)
+
+
+@pytest.mark.parametrize("known", [(), (101,)])
+def test_what_has_a_rank_s_variables_beside_one_that_takes_part_is_no_rank(
+    proc: FakeProc, known: tuple[int, ...]
+) -> None:
+    """A tracker's service, a server of batches, a program that is tried in a shell of the same container: the rank was
+    there twice."""
+    proc.add(101, environment=RANK_0, maps=TORCH, threads=("python", "pt_gloo_runloop"))
+    beside(proc, 150)
+    beside(proc, 151, RANK_1)
+    assert [pid for pid, _ in found(HooklessSearch(str(proc)), known=known)] == [*{101}.difference(known), 151]
+
+
+def test_what_is_beside_a_rank_with_a_hook_is_none(proc: FakeProc) -> None:
+    proc.add(101, environment=RANK_0, maps=TORCH)
+    beside(proc, 150)
+    search = HooklessSearch(str(proc))
+    for _ in range(6):
+        assert search.search({101: KnownRank(names(RANK_0), has_hook=True)}) == []
+
+
+def test_who_was_taken_for_a_rank_before_that_took_part_is_told(proc: FakeProc) -> None:
+    """A start: neither has a process group yet, and which of them will is not known."""
+    proc.add(101, environment=RANK_0, maps=TORCH)
+    beside(proc, 150)
+    search = HooklessSearch(str(proc))
+    assert [pid for pid, _ in found(search)] == [101, 150]
+    assert search.beside == frozenset()
+    proc.add(101, environment=RANK_0, maps=TORCH, threads=("python", "pt_nccl_watchdg"))
+    assert found(search, 1, known=(101, 150)) == []
+    assert search.beside == {(150, 2000)}
+    assert found(search, 1, known=(101,)) == []
+
+
+def test_what_was_beside_a_rank_does_not_become_it_when_that_is_gone(proc: FakeProc) -> None:
+    """Its death would be hidden by that."""
+    proc.add(101, environment=RANK_0, maps=TORCH, threads=("python", "pt_gloo_runloop"))
+    beside(proc, 150)
+    search = HooklessSearch(str(proc))
+    assert [pid for pid, _ in found(search)] == [101]
+    proc.remove(101)
+    assert found(search, known=(101,)) == []
+    assert found(search) == []
+
+
+def test_another_job_of_the_same_names_is_found_once_it_takes_part(proc: FakeProc) -> None:
+    proc.add(101, environment=RANK_0, maps=TORCH, threads=("python", "pt_gloo_runloop"))
+    beside(proc, 150)
+    search = HooklessSearch(str(proc))
+    assert found(search, known=(101,)) == []
+    beside(proc, 150, threads=("python", "pt_gloo_runloop"))
+    assert found(search, known=(101,)) == [(150, 0)]
 
 
 _STACK = 140_723_792_195_200

@@ -10,8 +10,10 @@ import pytest
 from stallwatch.model.reading import Known, Unavailable
 from stallwatch.model.snapshot import RankSample
 from stallwatch.sensors import ranks
+from stallwatch.sensors.environ import RankNames
 from stallwatch.sensors.ranks import RanksSensor
 from stallwatch.sensors.sensor import Options
+from stallwatch.sensors.slow_reads import SlowReads
 from tests.builders.clock import FakeClock
 from tests.builders.records import start_ticks_of, write_record
 
@@ -58,6 +60,18 @@ def test_rank_is_its_record_and_its_process(
     assert sample.heartbeat.value.step == 5
     assert isinstance(sample.process, Known)
     assert sample.end is None
+
+
+def test_who_turned_out_to_be_beside_a_rank_is_followed_no_more_and_a_hook_proves_one(
+    sensor: RanksSensor, process: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = process.pid, start_ticks_of(process.pid)
+    sensor.followed.follow(*key, RankNames(1, 1, 2, "job", "epoch"))
+    assert [sample.pid for sample in of_job(sensor)] == [process.pid]
+    monkeypatch.setattr(SlowReads, "beside", lambda _: frozenset((key,)))
+    assert of_job(sensor) == []
+    write_record(tmp_path, 1, *key)
+    assert [sample.pid for sample in (*of_job(sensor), *of_job(sensor))] == [process.pid] * 2
 
 
 def test_end_is_seen_with_its_signal_and_keeps_the_last_record(

@@ -3,6 +3,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from stallwatch.sensors.environ import RankNames
+from stallwatch.sensors.hookless import KnownRank
 from stallwatch.sensors.slow_reads import SlowReads
 from tests.builders.clock import FakeClock
 from tests.builders.records import start_ticks_of
@@ -54,7 +56,7 @@ def test_whose_children_there_are_is_known_by_the_search_for_some_seconds(tmp_pa
     proc.add(71, parent=70)
     reads = SlowReads(str(proc), 0.01, clock.monotonic_ns)
     assert reads.children_of(70) is None, "nobody has asked for that process yet"
-    reads.known = {70: (0, 0, 1)}
+    reads.known = {70: KnownRank(RankNames(0, 0, 1, "a", ""))}
     clock.now_ns = 10**9
     wait_until(lambda: reads.children_of(70) is not None)
     assert reads.children_of(70) == (71,)
@@ -68,7 +70,7 @@ def test_whose_children_there_are_is_not_known_by_a_search_that_hangs_or_leaves_
     proc.add(70, environment="STALLWATCH_JOB=a")
     proc.add(71, parent=70)
     reads = SlowReads(str(proc), 1.0, clock.monotonic_ns)
-    reads.known = {70: (0, 0, 1)}
+    reads.known = {70: KnownRank(RankNames(0, 0, 1, "a", ""))}
     clock.now_ns = 2 * 10**9
     wait_until(lambda: reads.children_of(70) is not None)
     proc.add(72, environment="STALLWATCH_JOB=a")
