@@ -37,6 +37,7 @@ PROGRAMS = tuple(
         "training_told_by_users",
         "training_that_begins_late",
         "training_of_many_kinds",
+        "training_without_a_hook",
     )
 )
 HANGS = tuple(
@@ -62,6 +63,7 @@ HANGS = tuple(
         "hangs_told_by_users",
         "hangs_at_the_start",
         "hangs_of_projects",
+        "hangs_without_a_hook",
     )
 )
 ON_GPUS = Path(__file__).with_name("on_gpus.py")  # both kinds; with NCCL only

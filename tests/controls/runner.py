@@ -47,6 +47,9 @@ SHELL = (
     'if [ $LOCAL_RANK = 1 ]; then sleep ${CONTROL_SECONDS:-18}; fi; "$0" "$@"; code=$?;'
     " [ $LOCAL_RANK = 0 ] && sleep 5; exit $code"
 )
+# Each rank in a pid namespace of its own, as an orchestrator's containers are; as root.
+IN_CONTAINERS = ("in_containers_of_one_rank_beside_a_shell", "ranks_in_containers_beside_a_shell")
+CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 IN_TERMINAL = ("asks_a_person", "breaks_into_pdb", "suspended_in_terminal")
 
 
@@ -132,6 +135,9 @@ class Runner:
         if control.name == "wrapped_by_a_shell":
             shell = ["bash", "-c", SHELL, sys.executable, *program]
             return Torchrun(shell, environment, log, [*standalone, "--no-python"])
+        if control.name in IN_CONTAINERS:
+            contained = [*CONTAINER, sys.executable, *program]
+            return Torchrun(contained, environment, log, [*standalone, "--no-python"])
         if self._server is None or control.name in BY_TORCHRUN:
             return Torchrun(program, environment, log, standalone)
         elastic = {"TORCHELASTIC_RUN_ID": control.job, "TORCHELASTIC_RESTART_COUNT": str(restarts)}

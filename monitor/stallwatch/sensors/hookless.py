@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stallwatch.model.launchers import LAUNCHERS, MODULES
-from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, stat_of, status_of
+from stallwatch.model.process import ENDED
+from stallwatch.node.procfs import ENVIRONMENT_LIMIT_BYTES, ProcessDirectory, Stat, parse_stat, stat_of, status_of
 from stallwatch.sensors.environ import RankNames, is_disabled, parse_environment, rank_names
 
 _MAPS_LIMIT_BYTES = 8 << 20
@@ -77,6 +78,7 @@ class _Seen:
         self.torch_seen = 0
         self.has_rank = False  # RANK itself, not a scheduler's name for it
         self.is_launcher: bool | None = None  # None: not looked at
+        self.memory = f"{pid}"  # below /proc; another thread's folder where the main thread has ended alone
         self.is_below = False  # of a rank: for good, also when that has gone and init has adopted it
         self.has_process_group = False
         self.is_beside = False  # another process is that rank: for good, unless it takes part after all
@@ -189,8 +191,16 @@ class HooklessSearch:
         seen.leaders = frozenset((stat.process_group, stat.session)) - {pid}
         if seen.names is None and not seen.is_settled and self._may_read(seen.uid):
             seen.environment_reads += 1
+            if stat.state in ENDED and stat.threads > 1:
+                stat = self._by_another_thread(seen, stat)
             # A kernel thread has no pages and no environment.
             seen.names = self._names(pid) if stat.resident_pages else None
+
+    def _by_another_thread(self, seen: _Seen, stat: Stat) -> Stat:
+        with contextlib.suppress(OSError, ValueError), ProcessDirectory(seen.pid, self._proc) as directory:
+            seen.memory = f"{seen.pid}/task/{directory.living_thread()}"
+            return parse_stat(directory.read(seen.memory.partition("/")[2] + "/stat"))
+        return stat
 
     def _names(self, pid: int) -> RankNames | None:
         try:
@@ -212,7 +222,7 @@ class HooklessSearch:
         self._reads[seen.uid] += 1
         self.reading = seen.pid
         try:
-            with open(f"{self._proc}/{seen.pid}/{name}", "rb") as file:
+            with open(f"{self._proc}/{seen.memory}/{name}", "rb") as file:
                 data = file.read(limit_bytes)
         finally:
             self.reading = 0

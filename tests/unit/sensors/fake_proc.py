@@ -63,7 +63,7 @@ class FakeProc:
         task.mkdir(parents=True, exist_ok=True)
         line = stat_line(
             pid, command=command, state=state, parent=parent, start=start, terminal=terminal, ticks=ticks, pages=pages,
-            reaped=reaped, group=group, session=session, stack=stack,
+            reaped=reaped, group=group, session=session, stack=stack, threads=len(threads),
         )  # fmt: skip
         (folder / "stat").write_text(line)
         (task / "stat").write_text(line)

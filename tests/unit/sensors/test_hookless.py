@@ -6,7 +6,7 @@ import pytest
 from stallwatch.sensors import hookless
 from stallwatch.sensors.environ import RankNames, parse_environment, rank_names
 from stallwatch.sensors.hookless import HooklessSearch, KnownRank
-from tests.unit.sensors.fake_proc import FakeProc
+from tests.unit.sensors.fake_proc import FakeProc, stat_line
 
 RANK_0 = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"
 RANK_1 = "RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1"
@@ -186,6 +186,18 @@ def test_what_a_rank_forked_as_it_ended_does_not_become_that_rank(proc: FakeProc
     proc.add(150, environment=RANK_0, maps=TORCH, group=group, session=session)
     assert found(search, known=(101,)) == []
     assert found(search) == []  # also once that rank is forgotten
+
+
+def test_rank_whose_main_thread_has_ended_alone_is_found(proc: FakeProc) -> None:
+    """The kernel tells its memory, and with it its variables, by its other threads alone."""
+    proc.add(101, state="Z", pages=0, threads=("python", "training-loop"))
+    proc.add(102, environment=RANK_0, maps=TORCH)
+    other = proc.root / "101" / "task" / "10101"
+    for name in ("environ", "maps", "cmdline", "status"):
+        (other / name).write_bytes((proc.root / "102" / name).read_bytes())
+    (other / "stat").write_text(stat_line(10101))
+    proc.remove(102)
+    assert found(HooklessSearch(str(proc))) == [(101, 0)]
 
 
 def beside(proc: FakeProc, pid: int, rank: str = RANK_0, **fields: Any) -> None:
