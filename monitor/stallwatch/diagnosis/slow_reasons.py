@@ -52,7 +52,9 @@ def slow_reasons(case: Case, slow: Sequence[int], cost: Slowness | None, gpus: M
     spent = seen if seen is not None and _explains(who, seen) and not (held and held.measured) else None
     profiled = any(rank.profiles for rank in who.mine)
     line = _line(who, spent)
-    if outside and (line is None or (spent is not None and spent.is_shared)):
+    # Who has no CPU stands for longer at a line to which its peers come, too: that it does is no second reason.
+    anywhere = any(say.anywhere for say in signs)
+    if outside and (line is None or (spent is not None and (spent.is_shared or (anywhere and not spent.is_alone)))):
         line = line and line._replace(steps=(), told=False)  # the same code takes longer for what is outside of it
     else:
         line = line or _little(who, seen) or _no_line(who, profiled=profiled)

@@ -21,6 +21,8 @@ _READS = 5e6  # bytes a second from storage
 _TIMES = 3.0  # what its peers do
 _FEW_CPUS = 4
 _THROTTLED = 0.1  # of the periods of a quota, more than its peers'
+# Not one takes a tenth of a CPU, or none is in the daemon's namespace of processes.
+_UNSEEN = ", and who takes it is not seen (many that take little each, or another container's)"
 _STANDS = 0.97  # of the time: who is held for so long does not go on
 
 
@@ -32,6 +34,7 @@ class SlowSign(NamedTuple):
     told: bool = True
     explains: bool = False  # why the same code takes longer
     measured: bool = False  # over some time, and not at single moments
+    anywhere: bool = False  # it takes time at whatever line runs
 
 
 class SlowRanks:
@@ -161,11 +164,11 @@ def _contention(who: SlowRanks) -> SlowSign | None:
     beside = sharers(who.mine, who.case.evidence)
     if cpus and len(cpus) <= _FEW_CPUS and len(cpus) < len(who.all_cpus):
         fact += f"; {who.say('may', 'may')} use only CPU {rank_ranges(cpus)}"
-        fact += f", on which also {beside.run}" if beside.named else ""
+        fact += f", on which also {beside.run}" if beside.named else _UNSEEN
     elif beside.named:
         fact += f"; on the same CPUs {beside.run}"
     steps = steps_about(beside, who.name, who.host, who.pid or "<pid>", many=who.many)
-    return SlowSign(Fact(fact, "scheduler, /proc"), steps, explains=True)
+    return SlowSign(Fact(fact, "scheduler, /proc"), steps, explains=True, anywhere=True)
 
 
 def _without_when_wanted(usage: Usage) -> float | None:
@@ -182,7 +185,7 @@ def _by_quota(who: SlowRanks, fact: str, share: float) -> SlowSign:
         f"cgroup: `cpu.max`): on {who.host} `cat /proc/{who.pid or '<pid>'}/cgroup` names the group, its `cpu.stat` "
         "counts `nr_throttled`. Too many threads use it up as well: OMP_NUM_THREADS, num_workers."
     )
-    return SlowSign(Fact(fact, "scheduler, cpu.stat"), (step,), explains=True)
+    return SlowSign(Fact(fact, "scheduler, cpu.stat"), (step,), explains=True, anywhere=True)
 
 
 def _gpu(who: SlowRanks) -> SlowSign | None:

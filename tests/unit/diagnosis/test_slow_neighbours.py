@@ -6,6 +6,7 @@ import pytest
 from stallwatch.diagnosis.slow_neighbours import Sharers, sharers, steps_about
 from stallwatch.model.evidence import Neighbour, RankEvidence
 from tests.unit.diagnosis.claims.test_slow_rank import OWN, QUIET, profiled_rank, verdict
+from tests.unit.diagnosis.job.test_time_spent import backward, line, seen
 
 
 def rank(number: int, *beside: Neighbour) -> RankEvidence:
@@ -61,7 +62,7 @@ def of(*ranks: RankEvidence) -> Sharers:
             "move or stop who shares them (pid 71 (burn",
             "children of rank 2",
         ),
-        ([], "it may use only CPU 3;", "move or stop who shares them.", "children of"),
+        ([], "it may use only CPU 3, and who takes it is not seen (", "move or stop who shares them.", "children of"),
     ],
     ids=["child", "workers", "threads", "rank", "another job", "several", "nobody known"],
 )  # fmt: skip
@@ -73,6 +74,18 @@ def test_who_is_on_its_cpu_is_told_by_what_it_is_to_the_rank_with_what_fits(
     assert said in told.summary
     assert any(step in one for one in told.next_steps), told.next_steps
     assert not any(not_step in one for one in told.next_steps)
+
+
+def test_a_line_to_which_peers_come_is_no_second_reason_of_who_has_no_cpu() -> None:
+    """Seen live: "see why rank 2 alone is at" the line of its work, at which its peers spent 15 % of their time."""
+    told = verdict(OWN, msgspec.structs.replace(QUIET, runnable_share=0.4, cpus=(3,)))
+    assert "spends" not in told.summary
+    assert not any("alone" in step for step in told.next_steps)
+    never = [seen(66, line(90)), backward(34)]
+    assert (
+        "it spends 38% of its time"
+        in verdict(OWN, msgspec.structs.replace(QUIET, runnable_share=0.4), peers=never).summary
+    )
 
 
 def test_ranks_that_are_slow_for_one_cpu_are_named_as_each_others_neighbours() -> None:
