@@ -43,6 +43,11 @@ class Assembly:
 
     def add(self, file: Found, kind: str, value: Any) -> None:
         """Take one parsed file of a kind into its rank or node."""
+        if kind == "report":
+            for rank, stacks in value.stacks:
+                self.add(file._replace(rank=rank, rank_by_number=False), "stacks", stacks)
+            self.add(file, "log", value.log)
+            return
         parsed = Parsed(file, kind, value)
         if kind == "log":
             parsed = _with_source(parsed)

@@ -15,7 +15,16 @@ from stallwatch.formats.outside_text import line_of, name_of, text_of
 from stallwatch.formats.recorder_table import RecorderTable
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
-from stallwatch.model.evidence import Attempt, ProcessLook, Profile, RasCommunicator, SourceLine, Stacks, Usage
+from stallwatch.model.evidence import (
+    Attempt,
+    PastedReport,
+    ProcessLook,
+    Profile,
+    RasCommunicator,
+    SourceLine,
+    Stacks,
+    Usage,
+)
 from stallwatch.model.gpu import Gpu
 from stallwatch.model.hook_report import HookReport
 from stallwatch.model.incident import Incident
@@ -77,6 +86,12 @@ def _stacks(data: bytes, source: str, look: int) -> Stacks:
     from stallwatch.formats import py_spy
 
     return py_spy.parse(data, source, look)
+
+
+def _report(data: bytes, source: str, look: int) -> PastedReport:
+    from stallwatch.formats import pasted_stacks, training_log
+
+    return PastedReport(pasted_stacks.parse(data, source), training_log.parse(data))
 
 
 def _process(data: bytes, source: str, look: int) -> ProcessLook:
@@ -183,6 +198,7 @@ KINDS: Final[dict[str, Kind]] = {
     "ras": Kind(_ras, tuple[RasCommunicator, ...], 64 * _MEBIBYTE),
     "kernel_log": Kind(_kernel_log, KernelLog, 4 * _MEBIBYTE, tail=True),
     "log": Kind(_log, LogTail, 8 * _MEBIBYTE, tail=True, of_log=True),
+    "report": Kind(_report, PastedReport, 16 * _MEBIBYTE),
     "guess": Kind(_guess, PackedGuess, 256 * _MEBIBYTE, of_log=True),
     "timeline": Kind(_last_snapshot, NodeSnapshot, 8 * _MEBIBYTE, tail=True),
     # What a replay reads beside (bundle.past).

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from stallwatch.formats import flight_recorder, gpus, log_exports, py_spy, ras, stack_texts, training_log
+from stallwatch.formats import flight_recorder, gpus, log_exports, pasted_stacks, py_spy, ras, stack_texts, training_log
 from stallwatch.formats.entry_templates import TemplateLibrary
 from stallwatch.formats.log_lines import as_utf8, encoding_of
 from stallwatch.formats.log_prefix import is_json_line
 from stallwatch.formats.tolerant import decode_json
 from stallwatch.formats.unreadable import Unreadable
+from stallwatch.model.evidence import PastedReport
 
 _PICKLE: Final = b"\x80"
 _LINE_BYTES: Final = 65_536
@@ -37,6 +38,8 @@ def guess(data: bytes, source: str, look: int, library: TemplateLibrary) -> tupl
         raise Unreadable("it is neither a dump nor a log")
     if b"Job summary" in data and b"Communicators" in data and not any(mark in data for mark in _OF_A_JOB):
         return "ras", ras.parse_text(data)
+    if stacks := pasted_stacks.parse(data, source):
+        return "report", PastedReport(stacks, training_log.parse(data))
     if stack_texts.is_stacks(data):
         return "stacks", stack_texts.parse(data, source, look)
     return "log", training_log.parse(data)

@@ -35,6 +35,7 @@ _OF_FAULTS: Final = re.compile(  # a line of its output
     r"Timeout \(\d+:|(?:Current t|T)hread 0x[0-9A-Fa-f]+ .*\(most recent call first\):|  File \"[^\"]*\", line \d+ in "
     r"|  (?:\.\.\.|<no Python frame>)\s*$|Extension modules: "
 )
+_LINES: Final = (_PROCESS, _VERSION, _THREAD, _FRAME, _FAULT_BEGINS, _FAULT_THREAD, _FAULT_FRAME)
 # What a job may call its own files, too.
 _ALSO_A_JOB_S: Final = frozenset(("code", "test", "profile", "statistics", "platform", "types", "calendar", "this"))
 _OF_PYTHON: Final = frozenset(sys.stdlib_module_names) - _ALSO_A_JOB_S
@@ -53,6 +54,16 @@ def is_stacks(data: bytes) -> bool:
         (_PROCESS.match(first[0]) and _VERSION.match(second))
         or (_FAULT_BEGINS.match(first[0]) and _FAULT_THREAD.match(second))
     )
+
+
+def is_line(line: str) -> bool:
+    """Whether a line is one of stacks of either form."""
+    return any(form.match(line) for form in _LINES)
+
+
+def begins_process(line: str) -> bool:
+    """Whether py-spy's stacks of a process begin with it."""
+    return _PROCESS.match(line) is not None
 
 
 def parse(data: bytes, source: str, look: int = 1) -> Stacks:

@@ -9,7 +9,7 @@ from stallwatch.model.gpu import Gpu
 from stallwatch.model.hook_report import CodeFrame as CodeFrame
 from stallwatch.model.hook_report import HookReport
 from stallwatch.model.kernel import KernelEvent
-from stallwatch.model.log_event import LogEvent
+from stallwatch.model.log_event import LogEvent, LogTail
 from stallwatch.model.process import ChildProcess as ChildProcess
 from stallwatch.model.process import Process
 from stallwatch.model.rendezvous import NO_MEETING, Rendezvous
@@ -104,6 +104,13 @@ class Stacks(msgspec.Struct, frozen=True):
     pid: int | None
     threads: tuple[ThreadStack, ...]
     error: str | None = None  # py-spy's message, when there is no stack
+
+
+class PastedReport(msgspec.Struct, frozen=True):
+    """A text with stacks of several ranks, and what stands around these."""
+
+    stacks: tuple[tuple[int, Stacks], ...]  # with the rank that the text names
+    log: LogTail
 
 
 class SampledStack(msgspec.Struct, frozen=True):
