@@ -324,7 +324,7 @@ def waits_for_work_of_its_own_thread() -> None:
     train(60)
 
 
-@hang(causes=("p2p_unmatched", "not_entered"), culprits=(1,))
+@hang(causes=("p2p_unmatched", "not_entered"), culprits=(1,), by_stacks=("p2p_unmatched",))
 def stage_returns_early() -> None:
     """A pipeline of four: stage 1 leaves out one micro-batch, and goes on to the next step's collective."""
     train(WARM_UP)

@@ -38,7 +38,7 @@ def two_compute_for_ever() -> None:
     train(60)
 
 
-@hang(culprits=(2,), where=("lock",))
+@hang(culprits=(2,), where=("lock",), by_stacks=("undecided",))
 def main_thread_is_gone() -> None:
     """The main thread of each rank has ended, another trains (an embedded interpreter); that of rank 2 stands."""
 
