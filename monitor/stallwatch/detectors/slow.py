@@ -282,8 +282,8 @@ class SlowDetector:
     def _held(self, before: _Slow, watched: _Watched, alive: Sequence[RankHistory], *, moved: bool) -> _Slow | None:
         """It is slow until it is as fast as its peers for as long as it took to find: chance makes gaps in a state
         that lasts. None when that is so."""
-        if not set(before.ranks) <= {rank.sample.rank for rank in alive}:
-            return None
+        if not set(before.ranks) < {rank.sample.rank for rank in alive}:
+            return None  # it has gone, or all are gone whom it held back
         before = msgspec.structs.replace(before, lately=False)
         if not before.share:
             quiet = before.quiet_ticks + moved

@@ -7,7 +7,7 @@ from stallwatch.detectors.waiting import difference, leads
 from stallwatch.model.reading import Known
 from stallwatch.model.snapshot import GroupCounter, RankSample
 from stallwatch.model.verdict import cost_of
-from tests.builders.node import with_beat
+from tests.builders.node import sample, snapshot, with_beat
 from tests.builders.running_job import SimulatedRank, found, four, job_run, run, slower_since
 from tests.replay.stragglers import Backend, Job, play
 
@@ -52,6 +52,19 @@ def test_an_asynchronous_rank_that_falls_further_behind_is_named() -> None:
     findings = found(run(job_run(ranks, 30)), "slow")
     assert findings[0][1].ranks == (3,)
     assert "behind the median" in findings[0][1].reason
+
+
+def test_whom_nobody_is_left_to_wait_for_holds_nobody_back() -> None:
+    """A collector counts a step for some of each sampler's; these have left, and it computes for long: it was told of
+    half a minute later, as one that falls behind."""
+    ranks = [*four(step_seconds=0.05)[:3], SimulatedRank(3, step_seconds=0.08, stuck_at=30.2)]
+    shots = [
+        snapshot(second, [sample(r.rank, r.at(second), world_size=4) for r in ranks if second <= 30 or r.rank == 3])
+        for second in range(60)
+    ]
+    findings = found(run(shots), "slow")
+    assert findings[0][1].ranks == (3,)
+    assert findings[-1][0] <= 35
 
 
 @pytest.mark.parametrize("stops_at", [20.3, 20.9])
