@@ -30,6 +30,7 @@ class IncidentLife(msgspec.Struct, frozen=True):
     partial: bool = False  # what is being judged is ready, but not done
     judged_look: int = 0  # the look that the present verdict rests on
     judged_look_ns: int = 0  # when that began
+    look_took_ns: int = 0  # that look with its judgement
     moved_ns: int = 0  # when the last look began at which those for whom others wait made progress
     judgements_failed: int = 0
     confirmed_ns: int | None = None

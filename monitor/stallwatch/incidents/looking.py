@@ -29,6 +29,9 @@ _EARLY_SECONDS = 0.4
 # The third look of what stays undecided comes half a minute into it; a wait that passes has mostly passed by then.
 _STANDS_SECONDS = 20.0
 _BEFORE_SECONDS = 15.0  # a look this long before somebody is told or paged: nobody is woken by old evidence
+# On a crowded node a look and its judgement take longer (34 s at a load of 30 on two cores): as long before as the last
+# ones took, for who is told before they are over is told what they refute.
+_MOST_BEFORE_SECONDS = 60.0
 
 
 def captured(life: IncidentLife, event: Captured, wall_ns: int, actions: list[Action]) -> IncidentLife:
@@ -73,6 +76,8 @@ def judged(
     began_ns = life.look_ns if event.look == life.looks else life.judged_look_ns
     life = replace(life, judging=False, judged_look=event.look, judged_look_ns=began_ns, early=False, partial=False)
     report = event.report
+    if not early:
+        life = replace(life, look_took_ns=now_ns - began_ns)
     if early and not (report and report.verdicts and report.verdicts[0].cause == "process_stopped"):
         return replace(life, judged_look=event.look - 1)  # nothing else is said by half a look
     if report is None or not report.verdicts:
@@ -304,7 +309,8 @@ def look_before(life: IncidentLife, told_ns: int | None, now_ns: int) -> Inciden
     a start, or of a time-out of hours, what was to be told was what was seen in the first 40 minutes."""
     if told_ns is None or life.family not in ("hang", "slow"):
         return life
-    look_ns = told_ns - int(_BEFORE_SECONDS * SECOND_NS)
+    before_ns = max(int(_BEFORE_SECONDS * SECOND_NS), min(life.look_took_ns, int(_MOST_BEFORE_SECONDS * SECOND_NS)))
+    look_ns = told_ns - before_ns
     planned = life.next_look_ns is not None and life.next_look_ns <= max(look_ns, now_ns)
     if planned or life.capturing or life.look_ns >= look_ns or told_ns - now_ns <= SECOND_NS:
         return life
