@@ -7,11 +7,13 @@ because a collective carries its number in its group: what most ranks call after
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from stallwatch.diagnosis.calls.programs import ProgramCall, Token, read_programs
 from stallwatch.diagnosis.job.case import Case
+from stallwatch.diagnosis.job.groups import key
 from stallwatch.diagnosis.recorder import signature
 from stallwatch.model.summary import Call
 
@@ -48,7 +50,8 @@ def find_departures(case: Case, ranks: Iterable[int]) -> tuple[SequenceBreak, ..
                 nexts.setdefault(here.key, {})[after.token] = after.call
         for rank in mates:
             steps = programs.steps[rank]
-            departure = _first_departure(rank, steps, votes, nexts, everywhere, _met_all(case, rank, steps))
+            others = Others(case, rank, frozenset(mates), votes, everywhere)
+            departure = _first_departure(rank, steps, votes, nexts, others, _met_all(case, rank, steps))
             if departure is not None:
                 found.append(departure)
     return tuple(sorted(found, key=lambda departure: departure.rank))
@@ -99,7 +102,7 @@ def _first_departure(
     steps: Sequence[ProgramCall],
     votes: Mapping[Hashable, Counter[Token]],
     nexts: Mapping[Hashable, Mapping[Token, Call]],
-    everywhere: Mapping[Hashable, Counter[Token]],
+    others: "Others",
     met: int,
 ) -> SequenceBreak | None:
     calls = [step.call for step in steps]
@@ -129,7 +132,7 @@ def _first_departure(
                 return SequenceBreak(rank, place, here.seq, here.call, _as_own(steps, here, loop))
         if place < max(_MIN_HISTORY, met):
             continue
-        if here.call not in calls[:place] and _as_others_come_to_it(steps, place, votes, everywhere, met):
+        if here.call not in calls[:place] and others.come_to_it(steps, place, met):
             continue  # what a first round comes to, as do ranks that may run another program: habits do not tell of it
         followers = _followers(text, place)
         own = {calls[after] for after in followers}
@@ -140,28 +143,40 @@ def _first_departure(
     return None
 
 
-def _as_others_come_to_it(
-    steps: Sequence[ProgramCall],
-    place: int,
-    votes: Mapping[Hashable, Counter[Token]],
-    everywhere: Mapping[Hashable, Counter[Token]],
-    met: int,
-) -> bool:
-    """Whether ranks that are not its mates call the same there, so that it may be where a first round has come to.
+class Others(NamedTuple):
+    """What ranks call that are not mates of one: they may run another program."""
 
-    After a whole round (`met`) a transfer that as many of them have made at that place of a round before, where the
-    rank itself went another way, is theirs: to whom each sends is its own, and rank 3 that sends to 1 for once does not
-    do so because rank 0 always has.
-    """
-    before, token = steps[place - 1], steps[place].token
+    case: Case
+    rank: int
+    mates: frozenset[int]
+    votes: Mapping[Hashable, Counter[Token]]  # by place, of the mates what comes next
+    everywhere: Mapping[Hashable, Counter[Token]]  # of all
 
-    def others(key: Hashable) -> int:
-        return everywhere[key][token] - votes[key][token]
+    def come_to_it(self, steps: Sequence[ProgramCall], place: int, met: int) -> bool:
+        """Whether they call the same there, so that it may be where a first round has come to.
 
-    now = others(before.key)
-    if not now or not met or not signature.is_transfer(steps[place].call.operation):
-        return now > 0
-    return not any(step.token == before.token and others(step.key) >= now for step in steps[: place - 1])
+        Before a whole round (`met`) that is any collective that others of its group have made under that number: who
+        stands at another place of a pipeline comes to it from messages of its own. After one, a transfer that as many
+        of them have made at that place of a round before, where the rank itself went another way, is theirs: to whom
+        each sends is its own, and rank 3 that sends to 1 for once does not do so because rank 0 always has.
+        """
+        before, here = steps[place - 1], steps[place]
+        now = self._after(before.key, here.token)
+        if not met:
+            return now > 0 or self._have_called(here)
+        if not now or not signature.is_transfer(here.call.operation):
+            return now > 0
+        return not any(
+            step.token == before.token and self._after(step.key, here.token) >= now for step in steps[: place - 1]
+        )
+
+    def _after(self, key: Hashable, token: Token) -> int:
+        return self.everywhere[key][token] - self.votes[key][token]
+
+    def _have_called(self, here: ProgramCall) -> bool:
+        members = self.case.streams[self.case.group_of[self.rank, here.call.stream]]
+        calls = (member.call_at(here.seq) for rank, member in members.items() if rank not in self.mates)
+        return here.seq > 0 and any(call is not None and key(call) == key(here.call) for call in calls)
 
 
 def _goes_round(steps: Sequence[ProgramCall], run: int, loop: Collection[Token]) -> bool:

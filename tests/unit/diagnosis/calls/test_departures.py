@@ -218,3 +218,38 @@ def test_of_collectives_those_of_another_stage_are_where_this_one_comes_to_as_we
         last = {0: [back], 1: []}.get(rank, [Call(twins, elements=9, line=95)])
         ranks.append(Rank(rank, (_reduced(90), _reduced(90), *own, *last), 5, backend="gloo"))
     assert _departed(ranks) == set()
+
+
+def _one_step(rank: int, tensor_parallel: int) -> list[Call]:
+    """The first step of a pipeline of four stages: two microbatches forward, two backward, and what all share."""
+    stage, place = divmod(rank, tensor_parallel)
+    pipe = Group(f"p{place}", f"pp{place}", tuple(range(place, 4 * tensor_parallel, tensor_parallel)), 1)
+    there, back = (
+        [transfer(pipe, (way, stage + to), line=line)] if 0 <= stage + to < 4 else []
+        for way, to, line in (("recv", -1, 50), ("recv", 1, 60))
+    )
+    on, home = (
+        [transfer(pipe, (way, stage + to), line=line)] if 0 <= stage + to < 4 else []
+        for way, to, line in (("send", 1, 55), ("send", -1, 65))
+    )
+    every = Call(world(4 * tensor_parallel), elements=7, line=90)
+    return [*[*there, *on] * 2, *[*back, *home] * 2, every]
+
+
+@pytest.mark.parametrize(
+    ("tensor_parallel", "innocent"),
+    [(1, {0, 3}), (2, {0, 1, 3, 4, 5, 6, 7})],
+    ids=["alone in its stage", "beside the one that lacks a message"],
+)
+def test_at_the_end_of_a_first_round_what_all_stages_come_to_is_no_departure(
+    tensor_parallel: int, innocent: set[int]
+) -> None:
+    """One member of the second stage leaves out a message; who does the second round as well comes to the end of its
+    step for the first time, as ranks of all other stages that have come so far do."""
+    ranks = []
+    for rank in range(4 * tensor_parallel):
+        calls = _one_step(rank, tensor_parallel)
+        if rank == tensor_parallel:
+            calls.remove(next(call for call in calls if call.line == 65))
+        ranks.append(Rank(rank, tuple(calls), len(calls) - 1))
+    assert _departed(ranks).isdisjoint(innocent)
