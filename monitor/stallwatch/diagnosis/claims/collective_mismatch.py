@@ -45,8 +45,10 @@ def claim(analysis: Analysis) -> Saying:
     left = _left(analysis, divergence, culprits)
     at_end = divergence.found_is_new and signature.is_barrier(divergence.found.operation)
     exhausted = divergence.expected_recurs and (left or (left is None and at_end))
-    if (exhausted or through) and confidence == "certain":
-        confidence = "likely"  # why one left, no recorder tells
+    if (exhausted or through or not divergence.open) and confidence == "certain":
+        confidence = "likely"  # why one left, no recorder tells; what has completed holds nobody
+    if not divergence.open and not through and _has_gone_on(analysis, divergence):
+        confidence = "possible"
     name = group_name(analysis.case, analysis.case.groups[divergence.group])
     return Claim(
         cause="data_exhausted" if exhausted else "collective_mismatch",
@@ -72,6 +74,15 @@ def claim(analysis: Analysis) -> Saying:
         site=divergence.found.site,
         paired=_since(analysis, divergence) if not divergence.open and analysis.graph.waits else "",
     )
+
+
+def _has_gone_on(analysis: Analysis, divergence: Divergence) -> bool:
+    """Whether its members have completed calls after it, and all of them fit: what these wait in now, something else
+    may hold."""
+    members = analysis.case.streams[divergence.group].values()
+    until = min(member.stream.completed for member in members)
+    later = [[member.call_at(seq) for member in members] for seq in range(divergence.seq + 1, until + 1)]
+    return bool(later) and all(len({key(call) for call in calls if call is not None}) == 1 for calls in later)
 
 
 def _since(analysis: Analysis, divergence: Divergence) -> str:

@@ -107,3 +107,16 @@ def test_what_is_told_of_calls_that_completed_is_not_that_somebody_waits_in_them
     assert (told.cause, told.culprits) == ("collective_mismatch", (2,))
     assert "that completed" in told.summary
     assert "in vain in theirs" not in told.summary
+
+
+def test_a_call_that_did_not_fit_and_completed_is_not_certain_to_be_why_ranks_wait() -> None:
+    """Others after it have completed, and fitted."""
+    usual = [*_TRAINED, _END]
+    told = _verdict(*(_stands(rank, usual) for rank in (0, 1, 3)), _stands(2, _once_more()))
+    assert (told.cause, told.culprits, told.confidence) == ("collective_mismatch", (2,), "possible")
+    waits_next = [_stands(rank, usual[:7]) for rank in (0, 1, 3)]
+    told = _verdict(*waits_next, _stands(2, _once_more()[:7]))
+    assert (told.cause, told.culprits, told.confidence) == ("collective_mismatch", (2,), "likely")
+    in_it = [_stands(rank, usual[:6]) for rank in (0, 1, 3)]
+    told = _verdict(*in_it, _stands(2, _once_more()[:6]))
+    assert (told.cause, told.culprits, told.confidence) == ("collective_mismatch", (2,), "certain")
