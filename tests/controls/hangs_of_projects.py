@@ -115,7 +115,7 @@ def what_the_first_does_alone_asks_all() -> None:
 @hang(
     causes=("data_exhausted", "collective_mismatch"),
     culprits=(2,),
-    by_nccl={"causes": ("rank_exited",), "culprits": ()},
+    by_nccl={"causes": ("rank_exited",)},
 )
 def one_leaves_its_join_by_an_exception() -> None:
     """DDP's `join()` for uneven inputs: rank 2 leaves it by an exception that is passed over, and tells nobody. NCCL

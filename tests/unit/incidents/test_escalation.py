@@ -112,25 +112,6 @@ def test_nobody_is_woken_by_an_old_look() -> None:
     assert story.life.look_ns >= START + 104 * SECOND
 
 
-def test_where_a_look_and_its_judgement_take_long_the_one_before_somebody_is_told_begins_earlier() -> None:
-    """At a load of 30 on two cores a judgement took 15 s: rank 0 was told as critical for what it had computed, and a
-    second later the look that was under way said that it moved."""
-    story = Story()
-    story.at(6, stall())
-    story.looked()
-    story.at(9, stall("confirmed"))
-    story.looked()
-    began_ns = story.life.look_ns
-    story.at(40, stall("confirmed"))
-    story.judged(report("not_entered", ends_by_itself="storage"))
-    looks, took_ns = story.life.looks, START + 40 * SECOND - began_ns
-    story.stands(100)
-    assert story.life.looks == looks + 1
-    assert story.life.look_ns <= START + 121 * SECOND - took_ns
-    story.stands(119)
-    assert story.life.look_ns >= START + 104 * SECOND, "that one was quick: nobody is woken by an old look"
-
-
 @pytest.mark.parametrize(("cause", "told"), [("waiting", "none"), ("not_entered", "critical")])
 def test_a_look_that_a_crowded_node_is_late_with_is_waited_for(cause: str, told: str) -> None:
     story = Story()

@@ -184,3 +184,22 @@ def test_however_many_begin_to_wait_looks_an_hour_stay_few() -> None:
     _, calm = come_back((), until=3680)
     _, looks = come_back(tuple(80 + 12 * rank for rank in range(300)), until=3680)
     assert len(looks) - len(calm) <= 180
+
+
+def test_where_a_look_and_its_judgement_take_long_the_one_before_somebody_is_told_begins_earlier() -> None:
+    """At a load of 30 on two cores a judgement took 15 s: rank 0 was told as critical for what it had computed, and a
+    second later the look that was under way said that it moved."""
+    story = Story()
+    story.at(6, stall())
+    story.looked()
+    story.at(9, stall("confirmed"))
+    story.looked()
+    began_ns = story.life.look_ns
+    story.at(40, stall("confirmed"))
+    story.judged(report("not_entered", ends_by_itself="storage"))
+    looks, took_ns = story.life.looks, START + 40 * SECOND - began_ns
+    story.stands(100)
+    assert story.life.looks == looks + 1
+    assert story.life.look_ns <= START + 121 * SECOND - took_ns
+    story.stands(119)
+    assert story.life.look_ns >= START + 104 * SECOND, "that one was quick: nobody is woken by an old look"
