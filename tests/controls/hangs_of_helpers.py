@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import threading
@@ -304,6 +305,35 @@ def keeps_the_lock_of_its_node() -> None:
         if RANK == 1:
             threading.Event().wait()  # here
     dist.barrier()
+
+
+# A copy of a mebibyte a second: that long, and then it stands.
+_COPIES = """
+import sys, threading, time
+until = time.monotonic() + float(sys.argv[1])
+with open(sys.argv[2], "wb") as file:
+    while time.monotonic() < until:
+        file.write(bytes(1 << 18))
+        file.flush()
+        file.seek(0)
+        time.sleep(0.25)
+threading.Event().wait()
+"""
+
+
+@stands(where=("user_code",))
+def copy_of_a_child_stops_in_its_middle() -> None:
+    """`aws s3 cp` in a program of its own: bytes flow for a while, and then none come."""
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run([sys.executable, "-c", _COPIES, "12", file.name], check=True)  # here
+
+
+@stands(where=("user_code",))
+def child_stands_beside_one_that_copies() -> None:
+    """A converter stands, and the rank waits for it; an uploader that it started before goes on copying."""
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.Popen([sys.executable, "-c", _COPIES, str(FOR_EVER), file.name])
+        subprocess.run([sys.executable, "-c", "import threading; threading.Event().wait()"], check=True)  # here
 
 
 if __name__ == "__main__":

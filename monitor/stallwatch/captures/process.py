@@ -237,6 +237,15 @@ def _wchan(pid: int, proc: str) -> str | None:
         return None
 
 
+def _bytes_of(pid: int, proc: str) -> int | None:
+    """Of a whole process, and of what it has run to its end; None where nothing tells."""
+    try:
+        with open(f"{proc}/{pid}/io", "rb") as file:
+            return sum(parse_io(file.read()))
+    except (OSError, ValueError):
+        return None
+
+
 def _namespace_pid(pid: int, proc: str) -> int | None:
     try:
         pids = status_of(pid, proc).namespace_pids
@@ -250,7 +259,16 @@ def _descendants(pid: int, proc: str) -> Iterator[ChildProcess]:
         wchan, own = _wchan(child, proc), _namespace_pid(child, proc)
         on = _waited_for(child, proc, _users_of(pid, proc)) if stat.state == "D" else ""
         yield ChildProcess(
-            child, stat.state, stat.command, stat.cpu_ticks, wchan, own, on, stat.parent_pid, stat.reaped_ticks
+            child,
+            stat.state,
+            stat.command,
+            stat.cpu_ticks,
+            wchan,
+            own,
+            on,
+            stat.parent_pid,
+            stat.reaped_ticks,
+            _bytes_of(child, proc),
         )
 
 

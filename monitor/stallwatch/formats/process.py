@@ -89,4 +89,5 @@ def _child(said: dict[str, Any]) -> ChildProcess:
         waits_on=text(said.get("waits_on")) or "",
         parent_pid=integer(said.get("parent_pid")),
         reaped_ticks=integer(said.get("reaped_ticks")) or 0,
+        moved_bytes=integer(said.get("moved_bytes")),
     )

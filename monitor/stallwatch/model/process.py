@@ -40,6 +40,8 @@ class ChildProcess(msgspec.Struct, frozen=True):
     # Of the programs that it had run and that have ended: a shell, make or xargs do hardly anything themselves, and who
     # works for them may live for milliseconds. Programs of a loop that polls are among them.
     reaped_ticks: int = 0
+    # That it has read and written by system calls, those programs included; None: nothing tells.
+    moved_bytes: int | None = None
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ class SeenChild(NamedTuple):
     answers: int | None = None  # of a thread that stands in a blocking receive: how often it woke so far
     own_wakes: int = 0  # of those that follow: what the look itself did to it
     reaped_ticks: int = 0  # of the programs that it had run, and that have ended
+    moved_bytes: int | None = None  # of a process: that it and these have read and written so far
 
 
 class Observation(NamedTuple):

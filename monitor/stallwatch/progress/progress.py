@@ -19,6 +19,7 @@ _OF_WORK_SHARE = 0.01  # of one of several processes that work together; who pol
 _RAN_TICKS = 2  # one may be the kernel's own, of a look that attached to it
 _ASSUMED_SECONDS = 5.0  # between looks that carry no times
 _PROGRESS_BYTES = 1 << 20
+_CHILD_BYTES = 128 << 10  # a second; a job within the job writes its hooks' records: 32 KiB for each rank
 # Others pause a process too (somebody's profiler, a second monitor): a few wakes in a minute are none of its own.
 _MEETS_WAKES, _MEETS_EVERY_SECOND, _LEAST_EVERY_SECOND = 4, 10, 0.5
 _FLOWS_WAKES = 3  # one may be the time-out of a client that then asks again
@@ -183,6 +184,10 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
     if programs_work(programs := _by_programs(first, last, seconds)):
         return Fact(f"programs of its child processes used {programs:.0%} of a core between the two looks", "/proc")
     for child in last.children:
+        if moved := _moved_by(before.get(child.pid), child, last, seconds):
+            text = f"its child process {child.pid} read and wrote {moved / (1 << 20):.0f} MiB between the two looks"
+            return Fact(text, "/proc")
+    for child in last.children:
         known = before.get(child.pid)
         old = {stack.thread: stack for stack in known.threads} if known else {}
         for stack in child.threads:
@@ -190,6 +195,17 @@ def _children(first: Observation, last: Observation, seconds: float) -> Fact | N
             if was and was.polling_way != stack.polling_way:
                 return Fact(f"the stack of its child process {child.pid} changed between the two looks", "py-spy")
     return None
+
+
+def _moved_by(before: SeenChild | None, child: SeenChild, last: Observation, seconds: float) -> int:
+    """Bytes that a copy or a download has moved, which needs hardly any CPU; 0 where that is no flow. What it had run
+    to its end counts as its own, and a loop that polls by python3 reads megabytes; so does a loader's worker that
+    rejects every sample."""
+    if before is None or before.moved_bytes is None or child.moved_bytes is None or last.where == "dataloader":
+        return 0
+    moved = child.moved_bytes - before.moved_bytes
+    flows = moved >= max(_PROGRESS_BYTES, _CHILD_BYTES * seconds)
+    return moved if flows and child.reaped_ticks == before.reaped_ticks else 0
 
 
 def _together(first: Observation, last: Observation, seconds: float) -> float:

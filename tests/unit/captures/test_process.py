@@ -49,6 +49,16 @@ def test_what_the_programs_of_a_child_used_that_have_ended_is_told_beside_its_ow
     assert look.cpu_ticks == 30
 
 
+def test_what_a_child_has_read_and_written_is_told(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(50, children=(51, 52))
+    for child in (51, 52):
+        proc.add(child, parent=50, command="curl")
+    (tmp_path / "51/io").write_text("rchar: 40\nwchar: 2\n")
+    (tmp_path / "52/io").unlink(missing_ok=True)
+    assert [child.moved_bytes for child in look_at(50, 1000, 1, str(proc)).children] == [42, None]
+
+
 def test_who_is_held_for_a_moment_is_looked_at_when_it_is_let_go(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     pauses: list[float] = []

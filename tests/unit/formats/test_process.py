@@ -26,7 +26,7 @@ def test_what_the_daemon_writes_comes_back() -> None:
         wchan="nfs_wait",
         cpu_ticks=11,
         threads=(ThreadState(7, "python", "D", 3, "nfs_wait"),),
-        children=(ChildProcess(9, "S", "python", 4, reaped_ticks=70),),
+        children=(ChildProcess(9, "S", "python", 4, reaped_ticks=70, moved_bytes=4096),),
         tracer_pid=0,
         read_bytes=1,
         write_bytes=2,

@@ -200,6 +200,31 @@ def test_programs_that_a_child_ran_to_their_end_are_work_from_half_a_core_on(rea
     assert between(by_xargs, last, waits_for_children=True).answer == answer, "what xargs has used passes to its shell"
 
 
+@pytest.mark.parametrize(
+    ("moved", "seconds", "answer"),
+    [(2 << 20, 5.0, "moves"), (500_000, 1.0, "stands"), (2 << 20, 60.0, "stands"), (9 << 20, 60.0, "moves")],
+)
+def test_a_child_that_copies_moves_though_it_uses_no_cpu(moved: int, seconds: float, answer: str) -> None:
+    """A download of curl's, at a megabyte a second, was to be told after two minutes as a program that may have ended.
+    The hooks of a job within the job write a tenth of that."""
+    copies = (SeenChild(9, 0, moved_bytes=40),), (SeenChild(9, 1, moved_bytes=40 + moved),)
+    waits = Observation(stack=_LINE, waits_for_children=True)
+    first, last = (
+        waits._replace(at_ns=int((1 + at) * 1e9), children=seen)
+        for at, seen in zip((0.0, seconds), copies, strict=True)
+    )
+    assert compare(first, last, None).answer == answer
+    assert compare(first, last._replace(waits_for_children=False), None).answer == "stands"
+    assert compare(first, last._replace(where="dataloader"), None).answer == "stands", "it may reject its samples"
+    assert compare(first._replace(children=()), last, None).answer == "stands", "it may have been there before"
+
+
+def test_what_programs_read_by_which_a_child_polls_is_no_copy() -> None:
+    """`until python3 -c "…connect…"; do sleep 1; done` reads the modules of python3 each time."""
+    first, last = ({"children": (SeenChild(9, 0, reaped_ticks=n, moved_bytes=n << 20),)} for n in (3, 12))
+    assert between(first, last, waits_for_children=True).answer == "stands"
+
+
 def test_the_stack_of_a_child_that_is_waited_for_tells_though_it_uses_no_cpu() -> None:
     elsewhere = _LINE._replace(polling_way=(("load.py", "read", 0),))
     before = {"children": (SeenChild(9, 0, None, (_LINE,)),)}

@@ -121,6 +121,7 @@ def _children(look: RankLook) -> tuple[SeenChild, ...]:
             _stack(main_thread(stacks.get(pid, ()), pid), polls=True),
             tuple(stack for thread in stacks.get(pid, ()) if (stack := _stack(thread, polls=True))),
             reaped_ticks=seen[pid].reaped_ticks if pid in seen else 0,
+            moved_bytes=seen[pid].moved_bytes if pid in seen else None,
         )
         for pid in dict.fromkeys((*seen, *stacks))
     )
