@@ -38,6 +38,7 @@ PROGRAMS = tuple(
         "training_that_begins_late",
         "training_of_many_kinds",
         "training_without_a_hook",
+        "training_with_long_pauses",
     )
 )
 HANGS = tuple(
