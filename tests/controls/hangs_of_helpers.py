@@ -325,7 +325,7 @@ threading.Event().wait()
 def copy_of_a_child_stops_in_its_middle() -> None:
     """`aws s3 cp` in a program of its own: bytes flow for a while, and then none come."""
     with tempfile.NamedTemporaryFile() as file:
-        subprocess.run([sys.executable, "-c", _COPIES, "12", file.name], check=True)  # here
+        subprocess.run([sys.executable, "-c", _COPIES, "3", file.name], check=True)  # here
 
 
 @stands(where=("user_code",))
