@@ -1,17 +1,12 @@
-"""Trainings that pause for long by design: a child that copies, a job that is paused and continued, streams, stores,
+"""Trainings that pause for long by design: a child that copies, a job that is paused and continued, stores,
 handlers, helpers that leave. Started as `training_with_long_pauses.py NAME`; see common.py."""
 
-import contextlib
-import itertools
 import logging
 import os
-import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -36,7 +31,6 @@ from tests.controls.common import (
 )
 
 _LOG = logging.getLogger("train")
-_SAMPLE = 4096  # bytes
 # A copy of a mebibyte a second, as of `aws s3 cp` or rsync over a busy link: it takes hardly any CPU.
 _COPIES = """
 import sys, time
@@ -86,36 +80,6 @@ def continued_one_rank_after_the_other() -> None:
             time.sleep(3)
         os._exit(0)
     train(200)
-
-
-@situation
-def streams_stall_and_resume() -> None:
-    """A thread of each rank reads its own stream of samples into a queue; two of the streams stall now and then."""
-    samples: queue.Queue[bytes] = queue.Queue(8)
-    threading.Thread(target=_read, args=(_stream(), samples), daemon=True).start()
-    for _ in range(240):
-        samples.get()
-        dist.all_reduce(torch.ones(16, device=DEVICE))
-        beat.step()
-
-
-def _stream() -> socket.socket:
-    mine, its = socket.socketpair()
-    if os.fork() == 0:
-        mine.close()
-        with contextlib.suppress(OSError):
-            for number in itertools.count(1):
-                its.sendall(bytes(_SAMPLE))
-                stalls = RANK in (1, 2) and number % (70 + 30 * RANK) == 0
-                time.sleep(QUIET_SECONDS / 2 if stalls else 0.03)
-        os._exit(0)
-    its.close()
-    return mine
-
-
-def _read(stream: socket.socket, samples: "queue.Queue[bytes]") -> None:
-    while sample := stream.recv(_SAMPLE, socket.MSG_WAITALL):
-        samples.put(sample)
 
 
 @situation

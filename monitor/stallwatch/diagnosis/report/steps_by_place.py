@@ -52,8 +52,9 @@ def _lock(at: Stuck) -> list[NextStep]:
                 f"{at.stacks}{f'{waits}:' if waits else ';'} look for the thread at the other end of the queue"
                 f"{_beside(at.activity)}."
             ),
-            "If there is none, it has ended, most likely by an exception: its traceback is in the rank's log, below "
-            "`Exception in thread`. Have it put its exception, or an end mark, into the queue in a `finally`.",
+            "If no thread is at the other end of the queue, it has ended, most likely by an exception: its traceback "
+            "is in the rank's log, below `Exception in thread`. Have it put its exception, or an end mark, into the "
+            "queue in a `finally`.",
             "Give that wait a time-out (`queue.get(timeout=…)`), so that the rank fails instead of waiting for ever.",
             restart("Stop the job and start it from its last checkpoint if no thread is left at the other end."),
         ]
